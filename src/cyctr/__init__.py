@@ -1,0 +1,57 @@
+"""cyctr: label a few images of anything, and segment that thing in every other image.
+
+Importing this is cheap: what needs torch is loaded when it is first asked for.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from cyctr.checkpoint import load_checkpoint, save_checkpoint
+    from cyctr.config import Config, ModelConfig, preset
+    from cyctr.errors import CyctrError
+    from cyctr.model import CyCTR, build
+    from cyctr.types import Episode, Prediction, Support
+    from cyctr.weights import load_model
+
+_HOME = {
+    "Config": "config",
+    "CyCTR": "model",
+    "CyctrError": "errors",
+    "Episode": "types",
+    "ModelConfig": "config",
+    "Prediction": "types",
+    "Support": "types",
+    "build": "model",
+    "load_checkpoint": "checkpoint",
+    "load_model": "weights",
+    "preset": "config",
+    "save_checkpoint": "checkpoint",
+}
+
+__all__ = [
+    "Config",
+    "CyCTR",
+    "CyctrError",
+    "Episode",
+    "ModelConfig",
+    "Prediction",
+    "Support",
+    "build",
+    "load_checkpoint",
+    "load_model",
+    "preset",
+    "save_checkpoint",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'cyctr' has no attribute {name!r}")
+    return getattr(importlib.import_module(f"cyctr.{_HOME[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,80 @@
+"""Weights and config <-> one .safetensors file.
+
+The frozen backbone is not in it: it is the same for everyone and comes from `cyctr.weights`, as the config says.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cyctr.config import Config, from_dict, to_dict
+from cyctr.errors import CheckpointError, ConfigError
+from cyctr.model import CyCTR
+from cyctr.weights import load_model
+
+_BACKBONE = "backbone."
+_FORMAT = "cyctr-1"
+
+
+def save_checkpoint(path: Path | str, model: CyCTR, config: Config) -> None:
+    """Writes everything trainable, and the config, in one step: a reader never sees half a file.
+
+    Args:
+        path: ends in .safetensors; what was there is replaced.
+        model: the network.
+        config: how it was made; `config.model` must be the network's own.
+    """
+    path = Path(path)
+    if config.model != model.config:
+        raise CheckpointError("config.model is not the configuration this network was built from; save the right one")
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    trained = {name: value for name, value in state.items() if not name.startswith(_BACKBONE)}
+    metadata = {"format": _FORMAT, "config": json.dumps(to_dict(config))}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    os.close(handle)
+    try:
+        save_file(trained, draft, metadata)
+        os.replace(draft, path)
+    except BaseException:
+        os.unlink(draft)
+        raise
+
+
+def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
+    """The network of a checkpoint, in evaluation mode, and its config."""
+    path = Path(path)
+    state, config = _read(path)
+    model = load_model(config.model)
+    expected = {name: value for name, value in model.state_dict().items() if not name.startswith(_BACKBONE)}
+    missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
+    if missing or extra:
+        raise CheckpointError(
+            f"{path}: does not fit its own config (missing {missing[:2]}, unknown {extra[:2]}); save it again"
+        )
+    model.load_state_dict(state, strict=False)
+    return model.eval(), config
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], Config]:
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file; expected a checkpoint that save_checkpoint wrote")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            state = {name: file.get_tensor(name) for name in file}
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{path}: not a whole safetensors file ({error}); copy or train it again") from error
+    if metadata.get("format") != _FORMAT:
+        raise CheckpointError(
+            f"{path}: has format {metadata.get('format')!r}, expected {_FORMAT!r}; it is no checkpoint of ours"
+        )
+    try:
+        return state, from_dict(Config, json.loads(metadata["config"]))
+    except (ConfigError, KeyError, json.JSONDecodeError) as error:
+        raise CheckpointError(f"{path}: its config cannot be read ({error}); use the version of cyctr that wrote it") from error

@@ -1,0 +1,48 @@
+"""The command line. Each command has a file of its own; what needs torch is imported when a command runs."""
+
+import sys
+from typing import Annotated
+
+import typer
+
+import cyctr
+from cyctr.cli import demo, info, weights
+from cyctr.errors import CyctrError
+
+app = typer.Typer(
+    name="cyctr",
+    help="Few-shot segmentation: label a few images of anything, segment it in every other image.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(demo.demo)
+app.command("info")(info.info)
+app.add_typer(weights.app, name="weights")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"cyctr {cyctr.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Options that come before any command."""
+
+
+def main() -> None:
+    """Runs the command line: one line and exit code 2 for anything the user can mend."""
+    try:
+        app()
+    except CyctrError as error:
+        print(f"cyctr: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("cyctr: interrupted", file=sys.stderr)
+        sys.exit(130)

@@ -1,0 +1,43 @@
+"""`cyctr info`: what a configuration builds."""
+
+from typing import Annotated
+
+import typer
+
+
+def info(
+    preset: Annotated[str, typer.Option(help="'paper' or 'released'.")] = "paper",
+    backbone: Annotated[str, typer.Option(help="A timm network, or 'tiny'.")] = "resnet50",
+) -> None:
+    """Show the settings of a preset and the size of the network it builds."""
+    from dataclasses import replace
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from cyctr import config
+    from cyctr.model import build
+
+    chosen = config.preset(preset)
+    chosen = replace(chosen, model=replace(chosen.model, backbone=replace(chosen.model.backbone, name=backbone)))
+    console = Console()
+    settings = Table(box=None, pad_edge=False, header_style="bold", title=f"Settings of {preset!r}", title_justify="left")
+    for heading in ("setting", "value", "meaning"):
+        settings.add_column(heading)
+    for name, _, help_text in config.settings(config.Config):
+        value: object = chosen
+        for part in name.split("."):
+            value = getattr(value, part)
+        settings.add_row(name, str(value), help_text)
+    console.print(settings)
+
+    model = build(chosen.model)
+    sizes = Table(box=None, pad_edge=False, header_style="bold", title="\nParameters", title_justify="left")
+    sizes.add_column("part")
+    sizes.add_column("count", justify="right")
+    for child, module in model.named_children():
+        sizes.add_row(child + (" (frozen)" if child == "backbone" else ""), f"{sum(p.numel() for p in module.parameters()):,}")
+    trained = model.parameter_count()
+    sizes.add_row("trained", f"{trained.trained:,}", style="bold")
+    sizes.add_row("trained and used at test", f"{trained.used_at_test:,}", style="bold")
+    console.print(sizes)

@@ -1,0 +1,265 @@
+"""Every choice of the method as data: one frozen dataclass per part, with its default, help and check in one place.
+
+Defaults are the paper's. A field that departs from it says what the departure is; `RELEASED` switches on those of
+the authors' code (`docs/decisions.md` lists them with reasons).
+"""
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, TypeVar
+
+from cyctr.errors import ConfigError
+
+Cross = Literal["none", "vanilla", "predicted", "cycle_foreground", "cycle"]
+Mixer = Literal["transformer", "residual"]
+T = TypeVar("T")
+
+
+def setting(default: Any, help: str) -> Any:
+    """A dataclass field whose help text the command line shows."""
+    return field(default=default, metadata={"help": help})
+
+
+def _require(holds: bool, name: str, value: object, expected: str) -> None:
+    if not holds:
+        raise ConfigError(f"{name} is {value!r}; expected {expected}")
+
+
+def _require_choice(name: str, value: object, choices: object) -> None:
+    names = typing.get_args(choices)
+    _require(value in names, name, value, f"one of {', '.join(map(repr, names))}")
+
+
+def _require_fraction(name: str, value: float) -> None:
+    _require(0 <= value < 1, name, value, "a probability from 0 up to but not including 1")
+
+
+@dataclass(frozen=True)
+class BackboneConfig:
+    """The frozen feature extractor."""
+
+    name: str = setting("resnet50", "a timm network, or 'tiny' for the built-in one")
+    weights: str | None = setting(None, "a name of `cyctr weights list`, 'timm:TAG' or a file; none means random")
+    taps: tuple[int, int, int] | None = setting(
+        None, "timm feature levels of the two middle taps and the high one; default: those of stride 8, 16 and 32"
+    )
+    stride_in_1x1: bool = setting(False, "original (Caffe) ResNets: a stage's stride sits in its first 1x1 convolution")
+    mean: tuple[float, float, float] | None = setting(None, "RGB mean of images in [0, 1]; default: timm's")
+    std: tuple[float, float, float] | None = setting(None, "RGB standard deviation; default: timm's")
+
+    def __post_init__(self) -> None:
+        _require(bool(self.name), "backbone.name", self.name, "the name of a timm network, such as 'resnet50'")
+        if self.taps is not None:
+            ordered = len(self.taps) == 3 and 0 <= self.taps[0] < self.taps[1] < self.taps[2]
+            _require(ordered, "backbone.taps", self.taps, "three increasing feature levels, such as (2, 3, 4)")
+        if self.std is not None:
+            _require(all(value > 0 for value in self.std), "backbone.std", self.std, "three positive numbers")
+
+
+@dataclass(frozen=True)
+class SamplingConfig:
+    """Mask-guided sparse sampling of support tokens (section 3.3, K-shot setting)."""
+
+    tokens_per_shot: int = setting(600, "N_s: support tokens kept per shot, at most half of them foreground")
+    training_scale: tuple[float, float] = setting(
+        (1.0, 1.0), "release: in training N_s is multiplied by a factor drawn from this range"
+    )
+    seed: int = setting(0, "which tokens are drawn at inference; in training each step brings its own seed")
+
+    def __post_init__(self) -> None:
+        _require(self.tokens_per_shot >= 2, "sampling.tokens_per_shot", self.tokens_per_shot, "at least 2")
+        low, high = self.training_scale
+        _require(0 < low <= high, "sampling.training_scale", self.training_scale, "a range LOW <= HIGH above 0")
+
+    def training_tokens(self, position: float, multiple: int = 64) -> int:
+        """N_s for one training step.
+
+        Args:
+            position: in [0, 1], where in `training_scale` the step falls.
+            multiple: a scaled count is rounded to this, so that kernels see few different sizes.
+        """
+        low, high = self.training_scale
+        if low == high == 1:
+            return self.tokens_per_shot
+        scaled = self.tokens_per_shot * (low + position * (high - low))
+        return max(1, round(scaled / multiple)) * multiple
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """The L encoders: self-alignment, then cross-alignment (section 3.3)."""
+
+    layers: int = setting(2, "L: encoders stacked")
+    heads: int = setting(8, "h: attention heads (the paper: 8 on PASCAL, 1 on COCO)")
+    points: int = setting(9, "P: positions each token predicts in the self-alignment block")
+    mlp_ratio: float = setting(3.0, "hidden width of the MLP over d")
+    dropout: float = setting(0.1, "dropout of attention weights")
+    cross: Cross = setting("cycle", "cross-alignment block; 'none' leaves self-alignment only")
+    output_projection: bool = setting(True, "the linear layer after the heads are joined, as in Vaswani et al.")
+    flag_dropout: float = setting(0.0, "release: in training this share of the inconsistent tokens is let through")
+
+    def __post_init__(self) -> None:
+        _require(self.layers >= 1, "encoder.layers", self.layers, "at least 1")
+        _require(self.heads >= 1, "encoder.heads", self.heads, "at least 1")
+        _require(self.points >= 1, "encoder.points", self.points, "at least 1")
+        _require(self.mlp_ratio > 0, "encoder.mlp_ratio", self.mlp_ratio, "a positive number")
+        _require_fraction("encoder.dropout", self.dropout)
+        _require_fraction("encoder.flag_dropout", self.flag_dropout)
+        _require_choice("encoder.cross", self.cross, Cross)
+
+
+@dataclass(frozen=True)
+class HeadConfig:
+    """The classifier: 3x3 convolution, ReLU, 1x1 convolution (section 3.4)."""
+
+    residual: bool = setting(False, "release: a residual pair of 3x3 convolutions before the classifier")
+    dropout: float = setting(0.0, "release: Dropout2d before the last convolution")
+
+    def __post_init__(self) -> None:
+        _require_fraction("head.dropout", self.dropout)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """The whole network."""
+
+    dim: int = setting(256, "d: hidden dimension")
+    mixer: Mixer = setting("transformer", "'residual' is the paper's baseline: two residual blocks, no attention")
+    reduction_dropout: float = setting(0.0, "release: Dropout2d after the 1x1 reductions of the middle features")
+    auxiliary: bool = setting(True, "in training, predict the support masks from the query's prototype (appendix A.1)")
+    backbone: BackboneConfig = BackboneConfig()
+    sampling: SamplingConfig = SamplingConfig()
+    encoder: EncoderConfig = EncoderConfig()
+    head: HeadConfig = HeadConfig()
+
+    def __post_init__(self) -> None:
+        _require(self.dim >= 4 and self.dim % 4 == 0, "model.dim", self.dim, "a positive multiple of 4")
+        _require_choice("model.mixer", self.mixer, Mixer)
+        _require_fraction("model.reduction_dropout", self.reduction_dropout)
+        if self.dim % self.encoder.heads:
+            raise ConfigError(f"model.dim is {self.dim} and encoder.heads is {self.encoder.heads}; heads must divide dim")
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """What is minimised."""
+
+    auxiliary_weight: float = setting(1.0, "weight of the auxiliary support loss")
+    both_channels: bool = setting(False, "release: sigmoid Dice of the background and foreground channels, summed")
+
+    def __post_init__(self) -> None:
+        weight = self.auxiliary_weight
+        _require(0 <= weight < math.inf, "loss.auxiliary_weight", weight, "zero or a positive number")
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """Section 4.2: SGD with poly decay for the convolutions, AdamW for the transformer."""
+
+    convolution_rate: float = setting(2.5e-3, "SGD learning rate of everything outside the transformer")
+    rate_multiplier: float = setting(1.0, "release: its schedule multiplies the SGD rate by 15")
+    momentum: float = setting(0.9, "SGD momentum")
+    convolution_decay: float = setting(1e-4, "SGD weight decay")
+    poly_power: float = setting(0.9, "exponent of the polynomial decay of the SGD rate")
+    transformer_rate: float = setting(1e-4, "AdamW learning rate of the transformer")
+    transformer_decay: float = setting(1e-2, "AdamW weight decay")
+    decay_biases: bool = setting(True, "release: AdamW leaves biases undecayed")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything a checkpoint must remember of how it was made."""
+
+    model: ModelConfig = ModelConfig()
+    loss: LossConfig = LossConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+
+
+PAPER = Config()
+
+RELEASED = Config(
+    model=ModelConfig(
+        reduction_dropout=0.5,
+        sampling=SamplingConfig(training_scale=(0.6, 4.0)),  # (0.6, 1.4) when it trains with K > 1
+        encoder=EncoderConfig(flag_dropout=0.1),
+        head=HeadConfig(residual=True, dropout=0.1),
+    ),
+    loss=LossConfig(both_channels=True),
+    optimizer=OptimizerConfig(rate_multiplier=15.0, decay_biases=False),
+)
+
+PRESETS = {"paper": PAPER, "released": RELEASED}
+
+
+def _row(cross: Cross = "cycle", layers: int = 2, dim: int = 128, mixer: Mixer = "transformer") -> ModelConfig:
+    return ModelConfig(dim=dim, mixer=mixer, encoder=EncoderConfig(layers=layers, cross=cross))
+
+
+ABLATIONS = {
+    "baseline": _row(mixer="residual"),
+    "self": _row("none"),
+    "vanilla": _row("vanilla"),
+    "predicted": _row("predicted"),
+    "cycle_foreground": _row("cycle_foreground"),
+    "full": _row(),
+    "layers_1": _row(layers=1),
+    "layers_3": _row(layers=3),
+    "dim_256": _row(dim=256),
+    "dim_384": _row(dim=384),
+    "coco": replace(PAPER.model, encoder=EncoderConfig(heads=1)),
+}
+"""The rows of the paper's tables 4 and 5 (d = 128 and L = 2 unless the row says otherwise), and its COCO network."""
+
+
+def preset(name: str) -> Config:
+    """The configuration of that name."""
+    if name not in PRESETS:
+        raise ConfigError(f"preset is {name!r}; expected one of {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """Plain values, ready for JSON."""
+    return dataclasses.asdict(config)
+
+
+def from_dict(kind: type[T], values: dict[str, Any], path: str = "config") -> T:
+    """A config from what `to_dict` gave, checked; a field that is missing takes its default."""
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} is {values!r}; expected the fields of {kind.__name__}")
+    known = typing.get_type_hints(kind)
+    for name in values:
+        if name not in known:
+            raise ConfigError(f"{path}.{name} is not a setting of this version; expected one of {', '.join(known)}")
+    return kind(**{name: _typed(known[name], value, f"{path}.{name}") for name, value in values.items()})
+
+
+def _typed(kind: Any, value: Any, path: str) -> Any:
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return from_dict(kind, value, path)
+    options = typing.get_args(kind) if typing.get_origin(kind) is types.UnionType else (kind,)
+    for option in options:
+        origin, inner = typing.get_origin(option), typing.get_args(option)
+        if origin is tuple and isinstance(value, list | tuple) and len(value) == len(inner):
+            return tuple(_typed(part, item, f"{path}[{i}]") for i, (part, item) in enumerate(zip(inner, value, strict=True)))
+        if origin is Literal and value in inner:
+            return value
+        if option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(option, type) and isinstance(value, option) and not (option is int and isinstance(value, bool)):
+            return value
+    raise ConfigError(f"{path} is {value!r}; expected {kind if typing.get_origin(kind) else kind.__name__}")
+
+
+def settings(kind: type[Any], prefix: str = "") -> list[tuple[str, Any, str]]:
+    """Every leaf of a config class as (dotted name, default, help)."""
+    rows: list[tuple[str, Any, str]] = []
+    for item in fields(kind):
+        if dataclasses.is_dataclass(item.default):
+            rows += settings(type(item.default), f"{prefix}{item.name}.")
+        else:
+            rows.append((prefix + item.name, item.default, item.metadata["help"]))
+    return rows

@@ -1,0 +1,1 @@
+"""Episodes and a network -> a trained network."""

@@ -1,0 +1,62 @@
+"""A plain training loop, for demonstrations and tests: one AdamW over everything trainable."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from cyctr.config import PAPER, LossConfig
+from cyctr.evaluation.metrics import Overlap, overlap
+from cyctr.losses import Losses, episode_loss
+from cyctr.model import CyCTR
+from cyctr.types import Episode
+
+
+class EpisodeSource(Protocol):
+    """Anything that gives consecutive episodes."""
+
+    def batch(self, start: int, count: int) -> Episode:
+        """Episodes `start` to `start + count - 1`, with query labels."""
+        ...
+
+
+def fit(
+    model: CyCTR,
+    episodes: EpisodeSource,
+    steps: int,
+    batch: int = 8,
+    rate: float = 1e-3,
+    seed: int = 0,
+    loss: LossConfig = PAPER.loss,
+    on_step: Callable[[int, Losses], None] | None = None,
+) -> None:
+    """Trains in place. Step i sees episodes i * batch and on; the same seed gives the same network."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    optimizer = torch.optim.AdamW(parameters, rate)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
+    model.train()
+    with torch.random.fork_rng(devices=[]):  # dropout has no generator of its own
+        torch.manual_seed(seed)
+        for step in range(steps):
+            episode = episodes.batch(step * batch, batch)
+            seeds = torch.arange(step * batch, (step + 1) * batch)
+            losses = episode_loss(model(episode, seeds), episode, loss)
+            optimizer.zero_grad()
+            losses.total.backward()
+            torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            schedule.step()
+            if on_step is not None:
+                on_step(step, losses)
+    model.eval()
+
+
+@torch.inference_mode()
+def score(model: CyCTR, episodes: EpisodeSource, count: int, batch: int = 8) -> Overlap:
+    """The overlap of prediction and truth over the first `count` episodes."""
+    total = Overlap()
+    for start in range(0, count, batch):
+        episode = episodes.batch(start, min(batch, count - start))
+        assert episode.query_labels is not None
+        total += overlap(model(episode).mask, episode.query_labels)
+    return total

@@ -1,0 +1,21 @@
+"""The errors a user can meet. The command line prints their one line and exits with code 2."""
+
+
+class CyctrError(Exception):
+    """Says which value was wrong, what was expected and what to do next."""
+
+
+class ConfigError(CyctrError):
+    """A setting outside its range, or settings that contradict each other."""
+
+
+class DataError(CyctrError):
+    """Images, masks or labels that cannot form an episode."""
+
+
+class WeightsError(CyctrError):
+    """Backbone weights that are missing, damaged or made for another network."""
+
+
+class CheckpointError(CyctrError):
+    """A checkpoint that cannot be read or does not fit."""

@@ -1,0 +1,234 @@
+"""Image -> Features: one adapter over timm's networks, frozen, at output stride 8."""
+
+import copy
+import difflib
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cyctr import compat
+from cyctr.config import BackboneConfig
+from cyctr.errors import ConfigError, WeightsError
+from cyctr.model.fusion import fold_batchnorms, use_winograd
+from cyctr.model.grid import Grid
+from cyctr.model.tiny import TinyBody
+from cyctr.types import Features
+
+STRIDE = 8
+_PROBE = 8 * STRIDE + 1  # pixels: shows where the cells sit
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class Backbone(nn.Module):
+    """A frozen ImageNet network that gives middle and high features on one grid.
+
+    Never trains: its parameters ask for no gradient, and it stays in evaluation mode, BatchNorms included, whatever
+    `train()` is called with. It normalises images itself.
+
+    Attributes:
+        mid_channels: channels of `Features.mid`, the two middle taps joined.
+        high_channels: channels of `Features.high`.
+        grid: where the cells sit among the pixels.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.body, mean, std = _create_body(config)
+        if config.stride_in_1x1:
+            _move_strides(self.body, config.name)
+        self.requires_grad_(False).eval()
+        levels = _probe(self.body, config.name)
+        self.taps = config.taps or _default_taps(config.name, len(levels))
+        if self.taps[2] >= len(levels):
+            raise ConfigError(f"backbone.taps is {self.taps}; {config.name} has levels 0 to {len(levels) - 1}")
+        channels = [levels[tap].shape[1] for tap in self.taps]
+        self.mid_channels, self.high_channels = channels[0] + channels[1], channels[2]
+        placed = [_place(config.name, levels[tap].shape[-1]) for tap in self.taps]
+        # the cells are those of the tap at stride 8; without one, of the finest that is coarser
+        self._reference = min(range(3), key=lambda i: (placed[i].stride < STRIDE, placed[i].stride))
+        self.grid = placed[self._reference]
+        self.accelerated = False
+        shape = (1, 3, 1, 1)
+        self.register_buffer("mean", torch.tensor(config.mean or mean).view(shape), persistent=False)
+        self.register_buffer("std", torch.tensor(config.std or std).view(shape), persistent=False)
+
+    def forward(self, images: Tensor) -> Features:
+        """Features of (B, 3, H, W) RGB images, uint8 or float in [0, 1]."""
+        with torch.no_grad():
+            if images.dtype == torch.uint8:
+                images = images.to(self.mean.dtype) / 255
+            images = (images - self.mean) / self.std
+            if self.accelerated:
+                images = images.contiguous(memory_format=torch.channels_last)
+            levels = self.body(images)
+            taps = [levels[tap] for tap in self.taps]
+            size = taps[self._reference].shape[-2:]
+            low, middle, high = (self._fit(tap, size) for tap in taps)
+            return Features(torch.cat([low, middle], 1), high)
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in evaluation mode: a frozen network has no other."""
+        return super().train(False)
+
+    def load(self, state: Mapping[str, Tensor]) -> Self:
+        """Takes ImageNet weights with timm's names; a classifier among them is left out.
+
+        Raises:
+            WeightsError: they were made for another network.
+        """
+        if self.accelerated:
+            raise WeightsError(
+                f"{self.config.name} is accelerated and takes no weights any more; load them before accelerate()"
+            )
+        own = self.body.state_dict()
+        flat = {name: name.replace("_", ".", 1) if name.startswith("features_") else name for name in own}
+        needed = {name: flat[name] for name in own if not name.endswith("num_batches_tracked")}
+        missing = [there for there in needed.values() if there not in state]
+        wrong = [there for here, there in needed.items() if there in state and state[there].shape != own[here].shape]
+        shared = {name.partition(".")[0] for name in needed.values()}
+        known = set(flat.values())
+        extra = [name for name in state if name not in known and name.partition(".")[0] in shared]
+        for problem, names in (("lack", missing), ("have another shape for", wrong), ("also have", extra)):
+            if names:
+                others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                raise WeightsError(
+                    f"the weights {problem} {names[0]!r}{others}; they were made for another network than "
+                    f"{self.config.name}: give the right file, or set backbone.name to its architecture"
+                )
+        self.body.load_state_dict({here: state[there].float() for here, there in needed.items()}, strict=False)
+        return self
+
+    def accelerate(self) -> Self:
+        """Rewrites the network for speed, its output unchanged to 1e-3: for inference, after the weights are loaded.
+
+        BatchNorms are folded into convolutions, memory is laid out channels last, and wide 3x3 convolutions run by
+        Winograd on the CPU. A network whose structure does not allow the folding keeps its BatchNorms.
+        """
+        if self.accelerated:
+            return self
+        body = copy.deepcopy(self.body)
+        fold_batchnorms(body)
+        if not _agree(self.body, body):
+            body = copy.deepcopy(self.body)
+        use_winograd(body)
+        body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.body = body.requires_grad_(False).eval()
+        self.accelerated = True
+        return self
+
+    def _fit(self, tap: Tensor, size: torch.Size) -> Tensor:
+        if tap.shape[-2:] == size:
+            return tap
+        if tap.shape[-1] > size[-1]:
+            return F.adaptive_max_pool2d(tap, list(size))  # as the pool that follows it would
+        return F.interpolate(tap, size, mode="bilinear", align_corners=self.grid.alignment == "corner")
+
+
+def _create_body(config: BackboneConfig) -> tuple[nn.Module, Any, Any]:
+    """A network that maps normalised images to a list of feature maps, with the mean and std it was trained for."""
+    if config.name == "tiny":
+        return TinyBody(), _IMAGENET_MEAN, _IMAGENET_STD
+    timm = compat.timm()
+    if not timm.is_model(config.name):
+        near = difflib.get_close_matches(config.name, timm.list_models(), n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists them"
+        raise ConfigError(f"backbone.name is {config.name!r}; expected 'tiny' or the name of a timm network: {hint}")
+    try:
+        body = timm.create_model(config.name, features_only=True, output_stride=STRIDE)
+    except (TypeError, AssertionError, NotImplementedError):  # how timm says that it cannot dilate this one
+        try:
+            body = timm.create_model(config.name, features_only=True)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"backbone.name is {config.name!r}, which gives no feature maps ({error}); choose another"
+            ) from error
+        if all(isinstance(layer, _PLAIN_LAYERS) for layer in body.children()):
+            _dilate(body)
+    defaults = body.default_cfg
+    return body, defaults.get("mean", _IMAGENET_MEAN), defaults.get("std", _IMAGENET_STD)
+
+
+_PLAIN_LAYERS = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d)
+
+
+def _dilate(body: nn.Module) -> None:
+    """Keeps a plain chain of layers (VGG) at stride 8: later pools stop striding, later convolutions are dilated."""
+    stride = dilation = 1
+    for name, layer in body.named_children():
+        if isinstance(layer, nn.MaxPool2d):
+            if stride < STRIDE:
+                stride *= 2
+            else:
+                setattr(body, name, _DensePool(dilation))
+                dilation *= 2
+        elif isinstance(layer, nn.Conv2d) and dilation > 1:
+            layer.dilation = (dilation, dilation)
+            layer.padding = (dilation, dilation)  # they are all 3x3
+
+
+class _DensePool(nn.Module):
+    """A 2x2 maximum at every cell instead of every second one."""
+
+    def __init__(self, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+
+    def forward(self, maps: Tensor) -> Tensor:
+        padded = F.pad(maps, (0, self.dilation, 0, self.dilation), value=-torch.inf)
+        return F.max_pool2d(padded, 2, stride=1, dilation=self.dilation)
+
+
+def _move_strides(body: nn.Module, name: str) -> None:
+    """Moves the stride of each stage from the 3x3 to the 1x1 convolution of its first block, as in the original ResNet."""
+    first_blocks = [stage[0] for stage in body.children() if isinstance(stage, nn.Sequential) and hasattr(stage[0], "conv3")]
+    if not first_blocks:
+        raise ConfigError(f"backbone.stride_in_1x1 is set for {name}; only ResNets with bottleneck blocks have that form")
+    block: Any
+    for block in first_blocks:
+        block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
+
+
+def _probe(body: nn.Module, name: str) -> list[Tensor]:
+    try:
+        with torch.no_grad():
+            levels = list(body(torch.zeros(1, 3, _PROBE, _PROBE)))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"backbone.name is {name!r}, which does not take images of any size ({error}); choose another"
+        ) from error
+    if len(levels) < 3:
+        raise ConfigError(f"backbone.name is {name!r}, which has {len(levels)} feature levels; expected at least 3")
+    if any(level.ndim != 4 or level.shape[-1] != level.shape[-2] for level in levels):
+        raise ConfigError(f"backbone.name is {name!r}, whose features are not (B, C, H, W) maps; choose another")
+    return levels
+
+
+def _default_taps(name: str, levels: int) -> tuple[int, int, int]:
+    if name.startswith("vgg"):
+        return 2, 3, 4  # convolution blocks 3, 4 and 5; the sixth level is a bare pool
+    return levels - 3, levels - 2, levels - 1
+
+
+def _place(name: str, side: int) -> Grid:
+    """The grid of a tap that has `side` cells along an image of 65 pixels."""
+    for stride in (1, 2, 4, 8, 16, 32):
+        if side == (_PROBE - 1) // stride + 1:
+            return Grid(stride, "corner")
+        if side == (_PROBE - 1) // stride:
+            return Grid(stride, "center")
+    raise ConfigError(f"backbone.name is {name!r}, which gives {side} cells for {_PROBE} pixels; expected a stride of 1 to 32")
+
+
+def _agree(one: nn.Module, other: nn.Module) -> bool:
+    image = torch.randn(1, 3, _PROBE, _PROBE, generator=torch.Generator().manual_seed(0))
+    image = image.to(next(one.parameters()).device)
+    with torch.no_grad():
+        pairs = zip(one(image), other(image), strict=True)
+        return all(bool((a - b).abs().max() <= 1e-3 * (a.abs().max() + 1e-6)) for a, b in pairs)

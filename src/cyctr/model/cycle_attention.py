@@ -1,0 +1,134 @@
+"""Cycle-consistent attention: query tokens attend to the support tokens that survive a round trip (section 3.3.1)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cyctr.config import EncoderConfig
+from cyctr.types import CrossTrace, CycleState, Support
+
+_CHUNK = 2**21  # affinities looked at together on the CPU: 8 MB stay in its cache
+
+
+def nearest_neighbours(q: Tensor, k: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The most similar query token of every support token, and the most similar support token of every query token.
+
+    Args:
+        q: (B, heads, hw, C) query tokens.
+        k: (B, heads, N, C) support tokens.
+        valid: (B, 1, N) bool; the others are nobody's nearest.
+
+    Returns:
+        (B, heads, N) int64 in hw, i* of each j; and (B, heads, hw) int64 in N, j* of each i. The first of equals.
+    """
+    batch, heads, tokens = q.shape[:3]
+    eager_cpu = q.device.type == "cpu" and not torch.compiler.is_compiling()
+    rows = max(1, _CHUNK // (batch * heads * k.shape[2])) if eager_cpu else tokens
+    all_valid = eager_cpu and bool(valid.all())
+    best, nearest_query, nearest_support = None, None, []
+    for start in range(0, tokens, rows):
+        affinity = q[:, :, start : start + rows] @ k.transpose(-2, -1)  # (B, heads, rows, N)
+        if not all_valid:
+            affinity = affinity.masked_fill_(~valid[:, :, None], -math.inf)
+        nearest_support.append(affinity.max(-1).indices)
+        value, place = affinity.max(-2)  # (B, heads, N)
+        if best is None or nearest_query is None:
+            best, nearest_query = value, place
+        else:
+            nearest_query = torch.where(value > best, place + start, nearest_query)
+            best = torch.maximum(value, best)
+    assert nearest_query is not None
+    return nearest_query, torch.cat(nearest_support, -1)
+
+
+def cycle_consistency(nearest_query: Tensor, nearest_support: Tensor, is_foreground: Tensor, valid: Tensor) -> Tensor:
+    """Which support tokens come back to their own class: j -> nearest query i* -> nearest support j*.
+
+    Args:
+        nearest_query: (B, heads, N) and
+        nearest_support: (B, heads, hw), both from `nearest_neighbours`.
+        is_foreground: (B, 1, N) bool, the class of each support token.
+        valid: (B, 1, N) bool.
+
+    Returns:
+        (B, heads, N) bool. Where any token is valid one is consistent: the pair with the largest affinity returns to itself.
+    """
+    landing = nearest_support.gather(-1, nearest_query)  # (B, heads, N)   j -> i* -> j*
+    landing_class = is_foreground.expand(landing.shape).gather(-1, landing)
+    return valid & (is_foreground == landing_class)
+
+
+class CycleAttention(nn.Module):
+    """Multi-head attention of query tokens over sampled support tokens, each head with a cycle of its own.
+
+    `encoder.cross` chooses the tokens attended to: all ("vanilla"), the consistent ones ("cycle"), or the consistent
+    foreground alone ("cycle_foreground").
+    """
+
+    def __init__(self, dim: int, config: EncoderConfig) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.cross = config.cross
+        self.dropout = config.dropout
+        self.flag_dropout = config.flag_dropout
+        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+        self.out = nn.Linear(dim, dim) if config.output_projection else nn.Identity()
+
+    def forward(self, query: Tensor, support: Support, explain: bool = False) -> tuple[Tensor, CrossTrace | None]:
+        """Gathers support information for every query token.
+
+        Args:
+            query: (B, hw, d).
+            support: its tokens are keys and values.
+            explain: also return what happened.
+
+        Returns:
+            (B, hw, d), and the trace if asked for.
+        """
+        q, k, v = self._split(self.q(query)), self._split(self.k(support.tokens)), self._split(self.v(support.tokens))
+        usable, consistent = self._choose(q, k, support)  # (B, heads, N) each
+        bias = torch.zeros_like(usable, dtype=q.dtype).masked_fill(~usable, -math.inf)[:, :, None]  # (B, heads, 1, N)
+        dropout = self.dropout if self.training else 0.0
+        rows = bias.expand(-1, -1, q.shape[2], -1)  # (B, heads, hw, N) without a copy
+        mixed = F.scaled_dot_product_attention(q, k, v, rows, dropout)  # (B, heads, hw, d / heads)
+        mixed = self.out(mixed.transpose(1, 2).flatten(2))  # (B, hw, d)
+        if not explain:
+            return mixed, None
+        return mixed, CrossTrace(q * q.shape[-1] ** -0.5, k, bias, _states(consistent, support))
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        return tokens.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, tokens, d / heads)
+
+    def _choose(self, q: Tensor, k: Tensor, support: Support) -> tuple[Tensor, Tensor]:
+        """The tokens attended to and the cycle-consistent ones; the first is never empty."""
+        valid, is_foreground = support.valid[:, None], support.is_foreground[:, None]  # (B, 1, N)
+        if self.cross == "vanilla":
+            every = valid.expand(-1, self.heads, -1)
+            return _or_all(every, every), every
+        # float32 even under autocast: rounding to bfloat16 makes ties, and ties change who is nearest
+        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+            neighbours = nearest_neighbours(q.float(), k.float(), valid)
+            consistent = cycle_consistency(*neighbours, is_foreground, valid)  # (B, heads, N)
+        allowed = consistent
+        if self.training and self.flag_dropout:
+            let_through = torch.rand(consistent.shape, device=q.device) < self.flag_dropout
+            allowed = consistent | (valid & let_through)
+        if self.cross == "cycle_foreground":
+            allowed = _or_all(allowed & is_foreground, valid & is_foreground)
+        return _or_all(allowed, valid), consistent
+
+
+def _or_all(chosen: Tensor, candidates: Tensor) -> Tensor:
+    """`chosen`, or all `candidates` where none is chosen, or simply all where there is no candidate: never an empty row."""
+    chosen = torch.where(chosen.any(-1, keepdim=True), chosen, candidates)
+    return chosen | ~chosen.any(-1, keepdim=True)
+
+
+def _states(consistent: Tensor, support: Support) -> Tensor:
+    valid, is_foreground = support.valid[:, None], support.is_foreground[:, None]
+    state = torch.full_like(consistent, CycleState.INCONSISTENT, dtype=torch.uint8)
+    state = state.masked_fill(consistent & is_foreground, CycleState.CONSISTENT_FOREGROUND)
+    state = state.masked_fill(consistent & ~is_foreground, CycleState.CONSISTENT_BACKGROUND)
+    return state.masked_fill(~valid, CycleState.UNUSED)

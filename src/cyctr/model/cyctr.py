@@ -1,0 +1,182 @@
+"""The network. Its forward reads like the paper's framework figure."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cyctr.config import ModelConfig
+from cyctr.errors import ConfigError
+from cyctr.model.backbone import Backbone
+from cyctr.model.encoder import TransformerMixer
+from cyctr.model.fusion import use_winograd
+from cyctr.model.head import AuxiliaryHead, Classifier, Merge, ResidualMixer
+from cyctr.model.pooling import masked_average
+from cyctr.model.prior import prior_map, support_vectors
+from cyctr.model.sampling import sample_tokens
+from cyctr.types import Episode, Explanation, Features, Prediction, Support, check_query, check_support
+
+
+@dataclass(frozen=True)
+class ParameterCount:
+    """Trained parameters: all, and those without the auxiliary head, which only training uses."""
+
+    trained: int
+    used_at_test: int
+
+
+class Reduction(nn.Module):
+    """1x1 convolution of the middle features to d channels."""
+
+    def __init__(self, channels: int, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, dim, 1)
+        self.dropout = nn.Dropout2d(dropout)
+
+    def forward(self, mid: Tensor) -> Tensor:
+        return self.dropout(F.relu(self.convolution(mid)))
+
+
+class CyCTR(nn.Module):
+    """Few-shot segmentation by cycle-consistent attention.
+
+    Either call it on an `Episode`, or `encode_support` once and `segment` any number of queries: the answers are equal.
+    """
+
+    def __init__(self, config: ModelConfig, backbone: Backbone) -> None:
+        super().__init__()
+        dim = config.dim
+        self.config = config
+        self.backbone = backbone
+        self.reduce_query = Reduction(backbone.mid_channels, dim, config.reduction_dropout)
+        self.reduce_support = Reduction(backbone.mid_channels, dim, config.reduction_dropout)
+        self.merge_query = Merge(2 * dim + 1, dim)  # query, support prototype, prior map
+        self.merge_support = Merge(2 * dim, dim)  # support, support prototype
+        self.mixer = TransformerMixer(dim, config.encoder) if config.mixer == "transformer" else ResidualMixer(dim)
+        self.classifier = Classifier(dim, config.head)
+        self.auxiliary = AuxiliaryHead(dim, config.head) if config.auxiliary else None
+
+    def forward(
+        self, episode: Episode, seeds: Tensor | None = None, tokens_per_shot: int | None = None, explain: bool = False
+    ) -> Prediction:
+        """Segments the queries of B episodes.
+
+        Args:
+            episode: images and labels; with `query_labels`, in training, the auxiliary logits are made too.
+            seeds: (B,) int64, which support tokens are sampled; by default `sampling.seed` for every episode.
+            tokens_per_shot: N_s of this call; by default the configured one.
+            explain: also return what pictures need.
+        """
+        query = self.backbone(episode.query_images)
+        support = self.backbone(episode.support_images.flatten(0, 1))  # (B * K, C, h, w)
+        return self.match(query, support, episode, seeds, tokens_per_shot, explain)
+
+    def match(
+        self,
+        query: Features,
+        support: Features,
+        episode: Episode,
+        seeds: Tensor | None = None,
+        tokens_per_shot: int | None = None,
+        explain: bool = False,
+    ) -> Prediction:
+        """As `forward`, with backbone features that were made before; those of the support are (B * K, C, h, w)."""
+        reduced = self.reduce_support(support.mid).unflatten(0, (-1, episode.shots))  # (B, K, d, h, w)
+        encoded = self._encode(support, reduced, episode.support_labels, seeds, tokens_per_shot)
+        size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
+        reduced_query = self.reduce_query(query.mid)  # (B, d, h, w)
+        logits, explanation = self._decode(query, reduced_query, encoded, size, explain)
+        auxiliary = None
+        if self.training and self.auxiliary is not None and episode.query_labels is not None:
+            auxiliary = self._predict_support(reduced_query, reduced, episode)
+        return Prediction(logits, auxiliary, explanation)
+
+    def encode_support(self, images: Tensor, labels: Tensor, seeds: Tensor | None = None) -> Support:
+        """Encodes K labelled images per episode, to be used with any number of queries.
+
+        Args:
+            images: (B, K, 3, H, W) as in `Episode`.
+            labels: (B, K, H, W) uint8.
+            seeds: as in `forward`.
+        """
+        check_support(images, labels, values=not torch.compiler.is_compiling())
+        features = self.backbone(images.flatten(0, 1))  # (B * K, C, h, w)
+        reduced = self.reduce_support(features.mid).unflatten(0, (-1, images.shape[1]))
+        return self._encode(features, reduced, labels, seeds, None)
+
+    def segment(self, images: Tensor, support: Support, explain: bool = False) -> Prediction:
+        """Segments (B, 3, H, W) query images with a support of the same B, or of one episode for all."""
+        check_query(images, values=not torch.compiler.is_compiling())
+        features = self.backbone(images)
+        support = support.expand(len(images))
+        size = (images.shape[-2], images.shape[-1])
+        logits, explanation = self._decode(features, self.reduce_query(features.mid), support, size, explain)
+        return Prediction(logits, None, explanation)
+
+    def accelerate(self) -> Self:
+        """Rewrites the network for inference, its output unchanged to 1e-3. It cannot be trained any more."""
+        self.backbone.accelerate()
+        use_winograd(self.classifier)
+        self.requires_grad_(False).eval()
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """As for any module, but refused once the network was accelerated."""
+        if mode and self.backbone.accelerated:
+            raise ConfigError("this network was accelerated for inference and cannot train; build it anew")
+        return super().train(mode)
+
+    def parameter_count(self) -> "ParameterCount":
+        """How many numbers training moves."""
+        trained = sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
+        auxiliary = sum(parameter.numel() for parameter in self.auxiliary.parameters()) if self.auxiliary else 0
+        return ParameterCount(trained, trained - auxiliary)
+
+    def _encode(
+        self, features: Features, reduced: Tensor, labels: Tensor, seeds: Tensor | None, tokens_per_shot: int | None
+    ) -> Support:
+        batch, shots, _, height, width = reduced.shape
+        cells = self.backbone.grid.cells(labels.flatten(0, 1), (height, width)).unflatten(0, (batch, shots))  # (B, K, h, w)
+        prototype = masked_average(reduced, cells == 1)  # (B, d)
+        high, high_valid = support_vectors(features.high.unflatten(0, (batch, shots)), cells == 1)
+
+        if seeds is None:
+            seeds = torch.full((batch,), self.config.sampling.seed, device=cells.device)
+        count = min(shots * (tokens_per_shot or self.config.sampling.tokens_per_shot), shots * height * width)
+        sample = sample_tokens(cells, count, seeds)
+        tokens = sample.gather(reduced.flatten(3).transpose(2, 3).flatten(1, 2))  # (B, N, d)
+        tokens = self.merge_support(prototype, tokens.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+        maps = None
+        if self.config.mixer == "transformer" and self.config.encoder.cross == "predicted":
+            every = self.merge_support(prototype.repeat_interleave(shots, 0), reduced.flatten(0, 1))
+            maps = every.unflatten(0, (batch, shots))  # (B, K, d, h, w)
+        return Support(
+            prototype, high, high_valid, tokens, sample.index, sample.is_foreground, sample.valid, maps, (height, width)
+        )
+
+    def _decode(
+        self, query: Features, reduced: Tensor, support: Support, size: tuple[int, int], explain: bool
+    ) -> tuple[Tensor, Explanation | None]:
+        prior = prior_map(query.high, support.high, support.high_valid)  # (B, h, w)
+        merged = self.merge_query(support.prototype, reduced, prior[:, None].to(reduced.dtype))  # (B, d, h, w)
+        encoded, traces = self.mixer(merged, support, explain)  # (B, d, h, w)
+        logits = self.backbone.grid.upsample(self.classifier(encoded).float(), size)  # (B, 2, H, W)
+        if not explain:
+            return logits, None
+        return logits, Explanation(prior, support.index, support.valid, support.grid, traces)
+
+    def _predict_support(self, reduced_query: Tensor, reduced_support: Tensor, episode: Episode) -> Tensor:
+        assert self.auxiliary is not None
+        assert episode.query_labels is not None
+        cells = self.backbone.grid.cells(episode.query_labels, (reduced_query.shape[-2], reduced_query.shape[-1]))
+        prototype = masked_average(reduced_query[:, None], cells[:, None] == 1)  # (B, d)
+        logits = self.auxiliary(reduced_support, prototype).float()  # (B, K, 2, h, w)
+        size = (episode.support_images.shape[-2], episode.support_images.shape[-1])
+        return self.backbone.grid.upsample(logits.flatten(0, 1), size).unflatten(0, logits.shape[:2])
+
+
+def build(config: ModelConfig) -> CyCTR:
+    """The network of a configuration, its backbone with random weights: `cyctr.weights` loads real ones."""
+    return CyCTR(config, Backbone(config.backbone))

@@ -1,0 +1,79 @@
+"""Where feature cells sit among pixels: the one place where maps change size.
+
+A strided ConvNet with odd kernels puts cell `i` on pixel `stride * i` ("corner"): with 8n + 1 pixels (473) bilinear
+interpolation with aligned corners is exact. Patches and even pools cover pixels `stride * i` to `stride * i + stride - 1`
+("center").
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Alignment = Literal["corner", "center"]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The lattice of feature cells that a backbone lays over an image."""
+
+    stride: int = 8
+    alignment: Alignment = "corner"
+
+    def cells(self, labels: Tensor, size: tuple[int, int]) -> Tensor:
+        """The label of each cell: that of the pixel it sits on.
+
+        An object so small that it lies between all those pixels keeps the one cell it covers most.
+
+        Args:
+            labels: (B, H, W) uint8 of 0, 1 and 255.
+            size: (h, w) of the feature map.
+
+        Returns:
+            (B, h, w) uint8.
+        """
+        rows, columns = self._anchors(size[0], labels), self._anchors(size[1], labels)  # (h,), (w,)
+        cells = labels[:, rows.clamp_max(labels.shape[-2] - 1)[:, None], columns.clamp_max(labels.shape[-1] - 1)]
+
+        foreground = (labels == 1).float()  # (B, H, W)
+        nearest_row = _nearest(labels.shape[-2], rows)  # (H, h) one-hot
+        nearest_column = _nearest(labels.shape[-1], columns)  # (W, w)
+        covered = (nearest_row.T @ foreground @ nearest_column).flatten(1)  # (B, hw) foreground pixels nearest to each cell
+        strongest = torch.arange(covered.shape[1], device=labels.device) == covered.argmax(1, keepdim=True)
+        vanished = (covered > 0).any(1) & ~(cells == 1).flatten(1).any(1)  # (B,)
+        revived = (strongest & vanished[:, None]).view_as(cells)
+        return torch.where(revived, torch.ones_like(cells), cells)
+
+    def upsample(self, maps: Tensor, size: tuple[int, int]) -> Tensor:
+        """Maps at pixel resolution, each cell's value landing exactly where the cell sits.
+
+        Args:
+            maps: (B, C, h, w).
+            size: (H, W) of the image.
+
+        Returns:
+            (B, C, H, W): bilinear between cells, constant beyond the outermost ones.
+        """
+        height, width = maps.shape[-2:]
+        if self.alignment == "corner":
+            inner = ((height - 1) * self.stride + 1, (width - 1) * self.stride + 1)
+            maps = F.interpolate(maps, inner, mode="bilinear", align_corners=True)
+        else:
+            maps = F.interpolate(maps, (height * self.stride, width * self.stride), mode="bilinear", align_corners=False)
+        bottom, right = size[0] - maps.shape[-2], size[1] - maps.shape[-1]
+        if bottom > 0 or right > 0:
+            maps = F.pad(maps, (0, max(right, 0), 0, max(bottom, 0)), mode="replicate")
+        return maps[..., : size[0], : size[1]]
+
+    def _anchors(self, count: int, labels: Tensor) -> Tensor:
+        """(count,) the pixel that each cell along one side sits on."""
+        offset = 0 if self.alignment == "corner" else self.stride // 2
+        return torch.arange(count, device=labels.device) * self.stride + offset
+
+
+def _nearest(pixels: int, anchors: Tensor) -> Tensor:
+    """(pixels, cells) one-hot rows: the cell whose anchor is nearest to each pixel."""
+    distance = (torch.arange(pixels, device=anchors.device)[:, None] - anchors).abs()
+    return F.one_hot(distance.argmin(1), len(anchors)).float()

@@ -1,0 +1,100 @@
+"""Predicted attention: each token says where to look and how much each place counts (section 3.3.1, equation 5)."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cyctr.config import EncoderConfig
+from cyctr.model.position import coordinates
+
+
+def sample_points(values: Tensor, points: Tensor) -> Tensor:
+    """Reads maps at fractional positions, bilinearly; zero outside.
+
+    Args:
+        values: (B, C, h, w).
+        points: (B, P, T, 2) as (x, y) in cells: (0, 0) is the centre of the first.
+
+    Returns:
+        (B, C, P, T) float32.
+    """
+    height, width = values.shape[-2:]
+    size = torch.tensor([width, height], device=points.device, dtype=torch.float32)
+    grid = (2 * points.float() + 1) / size - 1  # float32: bfloat16 would be a tenth of a cell off
+    return F.grid_sample(values.float(), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+class PredictedAttention(nn.Module):
+    """Multi-head attention over P predicted positions: offsets and weights come from `Q + Coord`, values from a map."""
+
+    def __init__(self, dim: int, config: EncoderConfig) -> None:
+        super().__init__()
+        self.heads, self.points = config.heads, config.points
+        self.q, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.offsets = nn.Linear(dim, self.heads * self.points * 2)  # f
+        self.weights = nn.Linear(dim, self.heads * self.points)  # g
+        self.dropout = nn.Dropout(config.dropout)
+        self.out = nn.Linear(dim, dim) if config.output_projection else nn.Identity()
+        self._start_on_rays()
+
+    def forward(self, query: Tensor, grid: tuple[int, int], maps: Tensor | None = None) -> Tensor:
+        """Gathers what each query token asks for.
+
+        Args:
+            query: (B, hw, d).
+            grid: (h, w) of the query.
+            maps: (B, K, d, h', w') to read from, the mean over K; by default the query itself.
+
+        Returns:
+            (B, hw, d).
+        """
+        batch, tokens, dim = query.shape
+        q = self.q(query)
+        guide = q + coordinates(*grid, dim, query.device).to(q.dtype)
+        offsets = self._per_head(self.offsets(guide).float(), 2)  # (B, heads, P, hw, 2)
+        weights = self._per_head(self.weights(guide).float(), 1).squeeze(-1).softmax(2)  # (B, heads, P, hw)
+        weights = self.dropout(weights)
+
+        if maps is None:
+            values, shots, size = self.v(query), 1, grid
+        else:
+            shots, size = maps.shape[1], (maps.shape[-2], maps.shape[-1])
+            values = self.v(maps.flatten(3).transpose(2, 3).flatten(0, 1))  # (B * K, h'w', d)
+        values = values.transpose(1, 2).reshape(batch * shots * self.heads, dim // self.heads, *size)
+
+        points = _centres(grid, size, query.device) + offsets  # (B, heads, P, hw, 2)
+        read = sample_points(values, _for_shots(points, shots))  # (B * K * heads, d / heads, P, hw)
+        mixed = (read * _for_shots(weights, shots)[:, None]).sum(2)  # (B * K * heads, d / heads, hw)
+        mixed = mixed.view(batch, shots, dim, tokens).mean(1)  # (B, d, hw)
+        return self.out(mixed.transpose(1, 2).to(q.dtype))
+
+    def _per_head(self, predicted: Tensor, size: int) -> Tensor:
+        """(B, heads, P, hw, size) from (B, hw, heads * P * size)."""
+        return predicted.unflatten(-1, (self.heads, self.points, size)).permute(0, 2, 3, 1, 4).contiguous()
+
+    def _start_on_rays(self) -> None:
+        """Deformable attention's start: head m looks along direction m, point p at distance p, all with equal weight."""
+        angle = torch.arange(self.heads) * (2 * math.pi / self.heads)
+        direction = torch.stack([angle.cos(), angle.sin()], -1)  # (heads, 2)
+        direction = direction / direction.abs().amax(-1, keepdim=True)
+        distance = torch.arange(1, self.points + 1).float()
+        with torch.no_grad():
+            self.offsets.weight.zero_()
+            self.offsets.bias.copy_((direction[:, None] * distance[:, None]).flatten())
+            self.weights.weight.zero_()
+            self.weights.bias.zero_()
+
+
+def _for_shots(values: Tensor, shots: int) -> Tensor:
+    """(B * K * heads, ...) from (B, heads, ...), the same for every shot."""
+    return values[:, None].expand(-1, shots, *values.shape[1:]).flatten(0, 2)
+
+
+def _centres(grid: tuple[int, int], target: tuple[int, int], device: torch.device) -> Tensor:
+    """(hw, 2) the (x, y) of every cell of `grid`, in cells of a `target` grid laid over the same extent."""
+    y, x = (
+        (torch.arange(cells, device=device) + 0.5) * (other / cells) - 0.5 for cells, other in zip(grid, target, strict=True)
+    )
+    return torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).flatten(0, 1)

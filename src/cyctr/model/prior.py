@@ -1,0 +1,50 @@
+"""The prior map: how much each query cell looks like anything the support marks (appendix A.1, after PFENet)."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+def support_vectors(high: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+    """The support's side of the prior map, to be compared with any number of queries.
+
+    Args:
+        high: (B, K, C, h, w) high-level support features.
+        mask: (B, K, h, w) bool foreground.
+
+    Returns:
+        (B, K, M, C) vectors of unit length, and (B, K, M) bool: which of them are foreground.
+    """
+    vectors = high.flatten(3).transpose(2, 3)  # (B, K, hw, C)
+    valid = mask.flatten(2)  # (B, K, hw)
+    if high.device.type == "cpu" and not torch.compiler.is_compiling():
+        # Only foreground takes part, a sixth of an image on average: on the CPU the rest is worth leaving out. On a GPU,
+        # or while tracing, asking how much there is would cost more than it saves.
+        most = max(1, int(valid.sum(-1).max()))
+        order = (~valid).to(torch.uint8).argsort(dim=-1, stable=True)[..., :most]  # (B, K, M) foreground first
+        vectors = vectors.gather(2, order[..., None].expand(-1, -1, -1, vectors.shape[-1]))
+        valid = valid.gather(2, order)
+    return F.normalize(vectors, dim=-1), valid
+
+
+def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
+    """The largest cosine similarity of each query cell to the foreground of each shot, spread to [0, 1], mean over shots.
+
+    Args:
+        query_high: (B, C, h, w).
+        vectors: (B, K, M, C) from `support_vectors`.
+        valid: (B, K, M) bool.
+
+    Returns:
+        (B, h, w) in [0, 1].
+    """
+    query = query_high.flatten(2).transpose(1, 2)[:, None]  # (B, 1, hw, C)
+    similarity = query.to(vectors.dtype) @ vectors.transpose(2, 3)  # (B, K, hw, M)
+    hidden = torch.finfo(similarity.dtype).min
+    best = similarity.masked_fill(~valid[:, :, None], hidden).amax(-1).float()  # (B, K, hw)
+    best = best / query.float().norm(dim=-1).clamp_min(1e-12)  # a cosine: the length of a query vector moves no maximum
+    low, high = best.amin(-1, keepdim=True), best.amax(-1, keepdim=True)
+    spread = (best - low) / (high - low).clamp_min(1e-7)  # (B, K, hw)
+    present = valid.any(-1, keepdim=True).float()  # (B, K, 1): a shot without foreground says nothing
+    mean = (spread * present).sum(1) / present.sum(1).clamp_min(1)  # (B, hw)
+    return mean.unflatten(1, query_high.shape[-2:])

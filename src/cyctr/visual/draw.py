@@ -1,0 +1,110 @@
+"""Pictures of one image: overlays, heat maps, cycle maps. Arrays are (H, W, 3) uint8 RGB."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from cyctr.types import CycleState
+
+Pixels = NDArray[np.uint8]
+
+RED, BLUE, GREEN, GREY = (230, 57, 53), (33, 113, 214), (20, 160, 90), (150, 150, 150)
+INK, PAPER = (32, 36, 42), (255, 255, 255)
+
+_HEAT = np.array([(13, 8, 60), (126, 3, 168), (204, 71, 120), (248, 149, 64), (240, 249, 33)], float)  # dark to bright
+_TOKEN_COLOURS = {
+    CycleState.INCONSISTENT: GREY,
+    CycleState.CONSISTENT_BACKGROUND: BLUE,
+    CycleState.CONSISTENT_FOREGROUND: RED,
+}
+
+
+def to_pixels(image: Tensor) -> Pixels:
+    """(H, W, 3) uint8 of a (3, H, W) image, uint8 or float in [0, 1]."""
+    if image.is_floating_point():
+        image = (image.detach().float().clamp(0, 1) * 255).round().byte()
+    return np.ascontiguousarray(image.permute(1, 2, 0).cpu().numpy())
+
+
+def enlarge(image: Pixels, factor: int) -> Pixels:
+    """Every pixel as a square of `factor` pixels."""
+    return image.repeat(factor, 0).repeat(factor, 1)
+
+
+def overlay(image: Pixels, mask: NDArray[np.bool_], colour: tuple[int, int, int] = RED) -> Pixels:
+    """The image with what a mask marks in full colour, framed, and the rest stepping back to pale grey."""
+    pale = image.mean(-1, keepdims=True) * 0.3 + 165
+    out = np.where(mask[..., None], image, pale)
+    width = max(2, round(min(mask.shape) / 100))
+    return np.where(outline(mask, width)[..., None], np.array(colour), out).astype(np.uint8)
+
+
+def outline(mask: NDArray[np.bool_], width: int = 1) -> NDArray[np.bool_]:
+    """The pixels of a mask within `width` steps of its outside; the image's border is not outside."""
+    inner = mask
+    for _ in range(width):
+        padded = np.pad(inner, 1, mode="edge")
+        inner = inner & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
+    return mask & ~inner
+
+
+def heat(values: NDArray[np.floating], size: tuple[int, int]) -> Pixels:
+    """A map in [0, 1] as colours from dark to bright, at `size` (height, width)."""
+    level = np.clip(values, 0, 1) * (len(_HEAT) - 1)
+    low = np.minimum(level.astype(int), len(_HEAT) - 2)
+    colours = _HEAT[low] + (_HEAT[low + 1] - _HEAT[low]) * (level - low)[..., None]
+    picture = Image.fromarray(colours.astype(np.uint8))
+    return np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+
+
+def cycle_map(image: Pixels, index: Tensor, state: Tensor, grid: tuple[int, int]) -> Pixels:
+    """A support image with its sampled tokens: red and blue for consistent foreground and background, grey for the rest.
+
+    Args:
+        image: the support image, at any size.
+        index: (N,) int64 places of the tokens in h * w of this image.
+        state: (N,) uint8 of `CycleState`.
+        grid: (h, w).
+    """
+    height, width = image.shape[:2]
+    canvas = Image.fromarray((image * 0.45 + 140).astype(np.uint8))
+    draw = ImageDraw.Draw(canvas)
+    step_y, step_x = height / grid[0], width / grid[1]
+    radius = max(1.0, 0.33 * min(step_y, step_x))
+    for place, kind in zip(index.tolist(), state.tolist(), strict=True):
+        if kind != CycleState.UNUSED:
+            y, x = (place // grid[1] + 0.5) * step_y, (place % grid[1] + 0.5) * step_x
+            draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=_TOKEN_COLOURS[CycleState(kind)])
+    return np.asarray(canvas)
+
+
+def majority_state(state: Tensor) -> Tensor:
+    """(N,) what most heads say of each token, from (heads, N)."""
+    return state.mode(0).values
+
+
+def sheet(
+    rows: Sequence[Sequence[Pixels]], columns: Sequence[str], captions: Sequence[str], title: str, footer: str
+) -> Image.Image:
+    """A contact sheet: equal cells under column titles, a caption below each row."""
+    height, width = rows[0][0].shape[:2]
+    gap, margin = 12, 28
+    title_font, head_font, text_font = (ImageFont.load_default(size) for size in (24, 16, 14))
+    top, line, foot = margin + 34, 24, 30
+    total_width = 2 * margin + len(columns) * width + (len(columns) - 1) * gap
+    total_height = top + line + len(rows) * (height + line + gap) + foot
+    page = Image.new("RGB", (total_width, total_height), PAPER)
+    draw = ImageDraw.Draw(page)
+    draw.text((margin, margin - 8), title, INK, title_font)
+    for j, name in enumerate(columns):
+        draw.text((margin + j * (width + gap), top), name, INK, head_font)
+    for i, (row, caption) in enumerate(zip(rows, captions, strict=True)):
+        y = top + line + i * (height + line + gap)
+        for j, cell in enumerate(row):
+            page.paste(Image.fromarray(cell), (margin + j * (width + gap), y))
+        draw.text((margin, y + height + 4), caption, (90, 96, 104), text_font)
+    draw.text((margin, total_height - foot), footer, (90, 96, 104), text_font)
+    return page

