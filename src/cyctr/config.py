@@ -15,6 +15,7 @@ from cyctr.errors import ConfigError
 
 Cross = Literal["none", "vanilla", "predicted", "cycle_foreground", "cycle"]
 Mixer = Literal["transformer", "residual"]
+Reads = Literal["nothing", "tokens", "maps"]
 T = TypeVar("T")
 
 
@@ -134,6 +135,13 @@ class ModelConfig:
     sampling: SamplingConfig = SamplingConfig()
     encoder: EncoderConfig = EncoderConfig()
     head: HeadConfig = HeadConfig()
+
+    @property
+    def reads(self) -> Reads:
+        """What the mixer asks of the support beside its prototype and the prior map."""
+        if self.mixer == "residual" or self.encoder.cross == "none":
+            return "nothing"
+        return "maps" if self.encoder.cross == "predicted" else "tokens"
 
     def __post_init__(self) -> None:
         _require(self.dim >= 4 and self.dim % 4 == 0, "model.dim", self.dim, "a positive multiple of 4")

@@ -73,7 +73,7 @@ class CycleAttention(nn.Module):
         self.cross = config.cross
         self.dropout = config.dropout
         self.flag_dropout = config.flag_dropout
-        self.q, self.k, self.v = (nn.Linear(dim, dim) for _ in range(3))
+        self.q, self.k, self.v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.out = nn.Linear(dim, dim) if config.output_projection else nn.Identity()
 
     def forward(self, query: Tensor, support: Support, explain: bool = False) -> tuple[Tensor, CrossTrace | None]:

@@ -15,7 +15,7 @@ from cyctr.model.fusion import use_winograd
 from cyctr.model.head import AuxiliaryHead, Classifier, Merge, ResidualMixer
 from cyctr.model.pooling import masked_average
 from cyctr.model.prior import prior_map, support_vectors
-from cyctr.model.sampling import sample_tokens
+from cyctr.model.sampling import Sample, sample_tokens
 from cyctr.types import Episode, Explanation, Features, Prediction, Support, check_query, check_support
 
 
@@ -49,11 +49,13 @@ class CyCTR(nn.Module):
         super().__init__()
         dim = config.dim
         self.config = config
+        self.accelerated = False
         self.backbone = backbone
         self.reduce_query = Reduction(backbone.mid_channels, dim, config.reduction_dropout)
         self.reduce_support = Reduction(backbone.mid_channels, dim, config.reduction_dropout)
         self.merge_query = Merge(2 * dim + 1, dim)  # query, support prototype, prior map
-        self.merge_support = Merge(2 * dim, dim)  # support, support prototype
+        if config.reads != "nothing":
+            self.merge_support = Merge(2 * dim, dim)  # support, support prototype
         self.mixer = TransformerMixer(dim, config.encoder) if config.mixer == "transformer" else ResidualMixer(dim)
         self.classifier = Classifier(dim, config.head)
         self.auxiliary = AuxiliaryHead(dim, config.head) if config.auxiliary else None
@@ -120,11 +122,12 @@ class CyCTR(nn.Module):
         self.backbone.accelerate()
         use_winograd(self.classifier)
         self.requires_grad_(False).eval()
+        self.accelerated = True
         return self
 
     def train(self, mode: bool = True) -> Self:
         """As for any module, but refused once the network was accelerated."""
-        if mode and self.backbone.accelerated:
+        if mode and self.accelerated:
             raise ConfigError("this network was accelerated for inference and cannot train; build it anew")
         return super().train(mode)
 
@@ -142,19 +145,24 @@ class CyCTR(nn.Module):
         prototype = masked_average(reduced, cells == 1)  # (B, d)
         high, high_valid = support_vectors(features.high.unflatten(0, (batch, shots)), cells == 1)
 
-        if seeds is None:
-            seeds = torch.full((batch,), self.config.sampling.seed, device=cells.device)
-        count = min(shots * (tokens_per_shot or self.config.sampling.tokens_per_shot), shots * height * width)
-        sample = sample_tokens(cells, count, seeds)
+        sample = self._sample(cells, seeds, tokens_per_shot)
         tokens = sample.gather(reduced.flatten(3).transpose(2, 3).flatten(1, 2))  # (B, N, d)
-        tokens = self.merge_support(prototype, tokens.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
         maps = None
-        if self.config.mixer == "transformer" and self.config.encoder.cross == "predicted":
+        if self.config.reads == "tokens":
+            tokens = self.merge_support(prototype, tokens.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+        elif self.config.reads == "maps":
             every = self.merge_support(prototype.repeat_interleave(shots, 0), reduced.flatten(0, 1))
             maps = every.unflatten(0, (batch, shots))  # (B, K, d, h, w)
         return Support(
             prototype, high, high_valid, tokens, sample.index, sample.is_foreground, sample.valid, maps, (height, width)
         )
+
+    def _sample(self, cells: Tensor, seeds: Tensor | None, tokens_per_shot: int | None) -> Sample:
+        batch, shots, height, width = cells.shape
+        if seeds is None:
+            seeds = torch.full((batch,), self.config.sampling.seed, device=cells.device)
+        count = min(tokens_per_shot or self.config.sampling.tokens_per_shot, height * width) * shots
+        return sample_tokens(cells, count if self.config.reads == "tokens" else 0, seeds)
 
     def _decode(
         self, query: Features, reduced: Tensor, support: Support, size: tuple[int, int], explain: bool

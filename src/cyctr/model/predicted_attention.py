@@ -32,7 +32,7 @@ class PredictedAttention(nn.Module):
     def __init__(self, dim: int, config: EncoderConfig) -> None:
         super().__init__()
         self.heads, self.points = config.heads, config.points
-        self.q, self.v = nn.Linear(dim, dim), nn.Linear(dim, dim)
+        self.q, self.v = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
         self.offsets = nn.Linear(dim, self.heads * self.points * 2)  # f
         self.weights = nn.Linear(dim, self.heads * self.points)  # g
         self.dropout = nn.Dropout(config.dropout)
@@ -75,15 +75,18 @@ class PredictedAttention(nn.Module):
         return predicted.unflatten(-1, (self.heads, self.points, size)).permute(0, 2, 3, 1, 4).contiguous()
 
     def _start_on_rays(self) -> None:
-        """Deformable attention's start: head m looks along direction m, point p at distance p, all with equal weight."""
+        """Deformable attention's start: head m looks along direction m, point p at distance p, all about equally.
+
+        Its exact zeros would keep the first gradient from reaching `q`; small numbers do not.
+        """
         angle = torch.arange(self.heads) * (2 * math.pi / self.heads)
         direction = torch.stack([angle.cos(), angle.sin()], -1)  # (heads, 2)
         direction = direction / direction.abs().amax(-1, keepdim=True)
         distance = torch.arange(1, self.points + 1).float()
         with torch.no_grad():
-            self.offsets.weight.zero_()
+            self.offsets.weight.normal_(0, 0.01)
             self.offsets.bias.copy_((direction[:, None] * distance[:, None]).flatten())
-            self.weights.weight.zero_()
+            self.weights.weight.normal_(0, 0.01)
             self.weights.bias.zero_()
 
 

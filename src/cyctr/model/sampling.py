@@ -46,7 +46,7 @@ def sample_tokens(cells: Tensor, count: int, seeds: Tensor) -> Sample:
     luck = random_bits(seeds, flat.shape[1] // shots).repeat(1, shots)  # (B, S)
     group = torch.full_like(luck, _NEITHER)
     group = group.masked_fill(flat == 1, _FOREGROUND).masked_fill(flat == 0, _BACKGROUND)
-    key, order = ((group << _SHIFT) + luck).sort(dim=1)  # foreground, background, neither; each in random order
+    key, order = ((group << _SHIFT) + luck).sort(dim=1, stable=True)  # foreground, background, neither; each in random order
 
     foreground = (flat == 1).sum(1, keepdim=True)  # (B, 1) cells there are
     background = (flat == 0).sum(1, keepdim=True)

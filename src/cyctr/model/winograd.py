@@ -59,9 +59,10 @@ class WinogradConv2d(nn.Module):
 
     @staticmethod
     def applies(module: nn.Module) -> bool:
-        """Whether a module is such a convolution, and wide enough to gain."""
+        """Whether a module is such a convolution, on the CPU and wide enough to gain."""
         return (
             type(module) is nn.Conv2d
+            and module.weight.device.type == "cpu"
             and module.kernel_size == (3, 3)
             and module.stride == (1, 1)
             and module.groups == 1

@@ -35,8 +35,8 @@ def enlarge(image: Pixels, factor: int) -> Pixels:
 
 
 def overlay(image: Pixels, mask: NDArray[np.bool_], colour: tuple[int, int, int] = RED) -> Pixels:
-    """The image with what a mask marks in full colour, framed, and the rest stepping back to pale grey."""
-    pale = image.mean(-1, keepdims=True) * 0.3 + 165
+    """The image with what a mask marks in full colour, framed, and the rest pale."""
+    pale = image * 0.15 + image.mean(-1, keepdims=True) * 0.2 + 160
     out = np.where(mask[..., None], image, pale)
     width = max(2, round(min(mask.shape) / 100))
     return np.where(outline(mask, width)[..., None], np.array(colour), out).astype(np.uint8)

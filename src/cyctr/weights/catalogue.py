@@ -47,7 +47,7 @@ _ENTRIES = (
         size=95_128_781,
         form="keras-resnet50",
         licence="MIT",
-        note="the original (Caffe) ResNet-50, as in Keras",
+        note="as in Keras",
         settings={"stride_in_1x1": True},
     ),
     Entry(
@@ -59,7 +59,7 @@ _ENTRIES = (
         size=17_364_911,
         form="torch",
         licence="Apache-2.0",
-        note="75.1 % top-1 as published; the fastest on a CPU",
+        note="75.1 % top-1",
         settings=_LITE,
     ),
     Entry(
@@ -71,7 +71,7 @@ _ENTRIES = (
         size=20_221_428,
         form="torch",
         licence="Apache-2.0",
-        note="76.7 % top-1 as published",
+        note="76.7 % top-1",
         settings=_LITE,
     ),
     Entry(
@@ -83,7 +83,7 @@ _ENTRIES = (
         size=22_716_958,
         form="torch",
         licence="Apache-2.0",
-        note="77.6 % top-1 as published",
+        note="77.6 % top-1",
         settings=_LITE,
     ),
     Entry(
@@ -94,8 +94,8 @@ _ENTRIES = (
         sha256="9f118f8b590229a160efd8a1eaa97667b7ff52f01531c25e34618a8bad3ff01d",
         size=13_136_968,
         form="torch",
-        licence="BSD-3-Clause (torchvision)",
-        note="torchvision's first MobileNetV2 weights",
+        licence="BSD-3-Clause",
+        note="as in torchvision",
     ),
 )
 

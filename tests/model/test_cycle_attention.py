@@ -1,0 +1,158 @@
+import math
+
+import pytest
+import torch
+from making import support
+
+from cyctr.config import EncoderConfig
+from cyctr.model import cycle_attention
+from cyctr.model.cycle_attention import CycleAttention, cycle_consistency, nearest_neighbours
+from cyctr.types import CycleState
+
+
+def slow_consistency(affinity, is_foreground, valid):
+    """Section 3.3.1 for one head, one token at a time: (hw, N), (N,), (N,) -> list of bool."""
+    cells, tokens = affinity.shape
+    answer = []
+    for j in range(tokens):
+        best_query = max(range(cells), key=lambda i: float(affinity[i, j]))
+        candidates = [other for other in range(tokens) if valid[other]]
+        landing = max(candidates, key=lambda other: float(affinity[best_query, other])) if candidates else j
+        answer.append(bool(valid[j]) and bool(is_foreground[j] == is_foreground[landing]))
+    return answer
+
+
+def random_case(batch=2, heads=3, cells=20, tokens=15, whole_numbers=False):
+    shape = (batch, heads, cells, 4), (batch, heads, tokens, 4)
+    if whole_numbers:  # many ties
+        q, k = (torch.randint(-1, 2, size).float() for size in shape)
+    else:
+        q, k = (torch.randn(size) for size in shape)
+    is_foreground, valid = torch.rand(batch, 1, tokens) < 0.5, torch.rand(batch, 1, tokens) < 0.8
+    return q, k, is_foreground, valid
+
+
+@pytest.mark.parametrize("chunk", [2**21, 100])
+@pytest.mark.parametrize("whole_numbers", [False, True])
+def test_consistency_equals_a_walk_along_the_paper_s_formulas(chunk, whole_numbers, monkeypatch):
+    monkeypatch.setattr(cycle_attention, "_CHUNK", chunk)
+    q, k, is_foreground, valid = random_case(whole_numbers=whole_numbers)
+    fast = cycle_consistency(*nearest_neighbours(q, k, valid), is_foreground, valid)
+    affinity = q @ k.transpose(-2, -1)
+    for b in range(2):
+        for head in range(3):
+            assert fast[b, head].tolist() == slow_consistency(affinity[b, head], is_foreground[b, 0], valid[b, 0])
+
+
+@pytest.mark.parametrize("whole_numbers", [False, True])
+def test_some_token_is_consistent_wherever_one_is_valid(whole_numbers):
+    q, k, is_foreground, valid = random_case(batch=300, whole_numbers=whole_numbers)
+    consistent = cycle_consistency(*nearest_neighbours(q, k, valid), is_foreground, valid)
+    assert torch.equal(consistent.any(-1), valid.any(-1).expand(-1, 3))
+
+
+def test_an_object_that_is_not_in_the_query_is_filtered_out():
+    thing, ground, other = torch.eye(3)
+    q = torch.stack([ground, other, ground])[None, None]  # the query shows no thing
+    k = torch.stack([thing + 0.1 * ground, ground, ground])[None, None]
+    is_foreground, valid = torch.tensor([[[True, False, False]]]), torch.ones(1, 1, 3, dtype=torch.bool)
+    consistent = cycle_consistency(*nearest_neighbours(q, k, valid), is_foreground, valid)
+    assert consistent.tolist() == [[[False, True, True]]]
+
+
+def slow_attention(layer, query, given, cross):
+    """Equations 1 to 4 with loops over episodes, heads and query tokens."""
+    q, k, v = layer.q(query), layer.k(given.tokens), layer.v(given.tokens)
+    width = q.shape[-1] // layer.heads
+    out = torch.zeros_like(q)
+    for b in range(len(q)):
+        for head in range(layer.heads):
+            part = slice(head * width, (head + 1) * width)
+            affinity = q[b, :, part] @ k[b, :, part].T / math.sqrt(width)  # (hw, N)
+            keep = slow_consistency(affinity, given.is_foreground[b], given.valid[b])
+            if cross == "vanilla":
+                keep = given.valid[b].tolist()
+            if cross == "cycle_foreground":
+                front = (given.is_foreground[b] & given.valid[b]).tolist()
+                keep = [flag and here for flag, here in zip(keep, front, strict=True)]
+                keep = keep if any(keep) else front  # our rule where no foreground comes back
+            bias = torch.tensor([0.0 if flag else -math.inf for flag in keep])
+            for i in range(q.shape[1]):
+                out[b, i, part] = (affinity[i] + bias).softmax(0) @ v[b, :, part]
+    return layer.out(out)
+
+
+@pytest.mark.parametrize("cross", ["vanilla", "cycle", "cycle_foreground"])
+def test_attention_equals_its_formula_in_loops(cross):
+    layer = CycleAttention(12, EncoderConfig(heads=3, cross=cross)).eval().requires_grad_(False)
+    query, tokens = torch.randn(2, 10, 12), torch.randn(2, 14, 12)
+    given = support(tokens, torch.arange(14).expand(2, -1) < 7, torch.arange(14).expand(2, -1) != 3)
+    fast, _ = layer(query, given)
+    torch.testing.assert_close(fast, slow_attention(layer, query, given, cross))
+
+
+@pytest.mark.parametrize("cross", ["vanilla", "cycle", "cycle_foreground"])
+def test_what_stands_in_an_invalid_slot_changes_nothing(cross):
+    layer = CycleAttention(8, EncoderConfig(heads=2, cross=cross)).eval()
+    query, tokens = torch.randn(1, 9, 8), torch.randn(1, 6, 8)
+    is_foreground, valid = torch.tensor([[1, 1, 1, 0, 0, 0]]).bool(), torch.tensor([[1, 1, 0, 1, 0, 1]]).bool()
+    before, _ = layer(query, support(tokens, is_foreground, valid))
+    changed = torch.where(valid[..., None], tokens, 100 * torch.randn(1, 6, 8))
+    after, _ = layer(query, support(changed, is_foreground, valid))
+    torch.testing.assert_close(before, after)
+
+
+@pytest.mark.parametrize("cross", ["vanilla", "cycle", "cycle_foreground"])
+@pytest.mark.parametrize("foreground", ["all", "none"])
+@pytest.mark.parametrize("valid", ["all", "none", "first"])
+def test_no_row_of_attention_becomes_nan(cross, foreground, valid):
+    layer = CycleAttention(8, EncoderConfig(heads=2, cross=cross)).train()
+    flags = {"all": torch.ones(1, 5), "none": torch.zeros(1, 5), "first": torch.tensor([[1, 0, 0, 0, 0]])}
+    tokens = torch.randn(1, 5, 8, requires_grad=True)
+    out, _ = layer(torch.randn(1, 7, 8), support(tokens, flags[foreground].bool(), flags[valid].bool()))
+    out.sum().backward()
+    assert out.isfinite().all()
+    assert tokens.grad.isfinite().all()
+
+
+def test_the_trace_says_what_became_of_every_token():
+    layer = CycleAttention(8, EncoderConfig(heads=2)).eval()
+    is_foreground = torch.arange(12).expand(1, -1) < 6
+    valid = torch.arange(12).expand(1, -1) != 11
+    _, trace = layer(torch.randn(1, 30, 8), support(torch.randn(1, 12, 8), is_foreground, valid), explain=True)
+    attended = trace.bias[:, :, 0] == 0
+    state = trace.state
+    assert (state[..., 11] == CycleState.UNUSED).all()
+    consistent = (state == CycleState.CONSISTENT_FOREGROUND) | (state == CycleState.CONSISTENT_BACKGROUND)
+    assert torch.equal(consistent, attended)
+    assert torch.equal(state == CycleState.CONSISTENT_FOREGROUND, attended & is_foreground[:, None])
+
+
+def test_dropped_flags_let_tokens_through_in_training_alone():
+    torch.manual_seed(3)
+    layer = CycleAttention(8, EncoderConfig(heads=2, flag_dropout=0.5))
+    given = support(torch.randn(1, 400, 8), torch.arange(400).expand(1, -1) < 200)
+    query = torch.randn(1, 30, 8)
+
+    def let_through():
+        _, trace = layer(query, given, explain=True)
+        inconsistent = trace.state == CycleState.INCONSISTENT
+        return float((trace.bias[:, :, 0] == 0)[inconsistent].float().mean())
+
+    layer.eval()
+    assert let_through() == 0
+    layer.train()
+    assert 0.3 < let_through() < 0.7
+
+
+def test_affinities_are_compared_in_full_precision_under_autocast():
+    layer = CycleAttention(64, EncoderConfig(heads=1)).eval()
+    given = support(torch.randn(1, 200, 64), torch.rand(1, 200) < 0.5)
+    query = torch.randn(1, 300, 64)
+    with torch.autocast("cpu", torch.bfloat16):
+        _, trace = layer(query, given, explain=True)
+        q, k = layer.q(query)[:, None].float(), layer.k(given.tokens)[:, None].float()
+    exact = cycle_consistency(
+        *nearest_neighbours(q, k, given.valid[:, None]), given.is_foreground[:, None], given.valid[:, None]
+    )
+    assert torch.equal(trace.state != CycleState.INCONSISTENT, exact)

@@ -1,0 +1,101 @@
+import pytest
+import torch
+
+from cyctr.model.sampling import Sample, sample_tokens
+
+
+def cells_with(foreground: int, grid: int = 60, ignored: int = 0, shots: int = 1) -> torch.Tensor:
+    """(1, K, grid, grid) labels with that many foreground and ignored cells at random places."""
+    flat = torch.zeros(shots * grid * grid, dtype=torch.uint8)
+    order = torch.randperm(len(flat))
+    flat[order[:foreground]] = 1
+    flat[order[foreground : foreground + ignored]] = 255
+    return flat.view(1, shots, grid, grid)
+
+
+def draw(cells: torch.Tensor, count: int = 600, seed: int = 0) -> Sample:
+    return sample_tokens(cells, count, torch.full((len(cells),), seed))
+
+
+@pytest.mark.parametrize("foreground", [1, 2, 13, 100, 299, 300, 301, 324, 600, 900, 1800, 3300, 3599, 3600])
+def test_the_label_of_a_sampled_token_is_the_mask_at_its_own_position(foreground):
+    cells = cells_with(foreground)
+    sample = draw(cells)
+    at_index = cells.flatten(1).gather(1, sample.index)
+    assert torch.equal(sample.is_foreground[sample.valid], at_index[sample.valid] == 1)
+
+
+@pytest.mark.parametrize("shots", [1, 5])
+@pytest.mark.parametrize("foreground", [1, 7, 299, 301, 2000, 3500])
+def test_counts_follow_the_rule_at_most_half_foreground_and_the_rest_background(foreground, shots):
+    cells = cells_with(foreground, ignored=50, shots=shots)
+    count = 600 * shots
+    sample = draw(cells, count)
+    background = int((cells == 0).sum())
+    from_foreground = min(foreground, count // 2)
+    from_background = min(background, count - from_foreground)
+    drawn_foreground = int((sample.valid & sample.is_foreground).sum())
+    drawn_background = int((sample.valid & ~sample.is_foreground).sum())
+    # equal luck at the limit costs at most one cell per further shot
+    assert from_foreground - (shots - 1) <= drawn_foreground <= from_foreground
+    assert from_background - (shots - 1) <= drawn_background <= from_background
+
+
+def test_no_cell_is_drawn_twice_and_none_that_is_ignored():
+    cells = cells_with(500, ignored=2500)
+    sample = draw(cells)
+    drawn = sample.index[sample.valid]
+    assert len(drawn.unique()) == len(drawn)
+    assert (cells.flatten()[drawn] != 255).all()
+
+
+def test_a_mask_that_covers_everything_leaves_the_background_slots_empty():
+    sample = draw(cells_with(3600))
+    assert int(sample.valid.sum()) == 300
+    assert sample.is_foreground[sample.valid].all()
+
+
+def test_every_cell_of_a_class_is_drawn_equally_often():
+    cells = cells_with(40, grid=10)
+    hits = torch.zeros(100)
+    draws = 2000
+    for seed in range(draws):
+        sample = draw(cells, 20, seed)
+        hits[sample.index[sample.valid]] += 1
+    foreground = cells.flatten() == 1
+    for group, share in ((foreground, 10 / 40), (~foreground, 10 / 60)):
+        expected = draws * share
+        spread = (expected * (1 - share)) ** 0.5
+        assert (hits[group] - expected).abs().max() < 5 * spread
+
+
+def test_permuting_the_shots_draws_the_same_cells():
+    cells = cells_with(4000, shots=5)
+    order = torch.tensor([3, 0, 4, 1, 2])
+    straight, permuted = draw(cells, 3000), draw(cells[:, order], 3000)
+
+    def places(sample, shot_of):
+        return {(int(shot_of[i // 3600]), i % 3600) for i in sample.index[sample.valid].tolist()}
+
+    assert places(straight, torch.arange(5)) == places(permuted, order)
+
+
+def test_an_episode_draws_the_same_cells_alone_and_in_a_batch():
+    cells = torch.cat([cells_with(n) for n in (10, 700, 3000)])
+    seeds = torch.tensor([5, 6, 7])
+    together = sample_tokens(cells, 600, seeds)
+    for i in range(3):
+        alone = sample_tokens(cells[i : i + 1], 600, seeds[i : i + 1])
+        assert torch.equal(alone.index[0], together.index[i])
+
+
+def test_another_seed_draws_other_cells():
+    cells = cells_with(1000)
+    assert not torch.equal(draw(cells, seed=1).index, draw(cells, seed=2).index)
+
+
+def test_gather_brings_the_rows_at_the_drawn_cells():
+    cells = cells_with(1000)
+    sample = draw(cells)
+    values = torch.arange(3600.0)[None, :, None].repeat(1, 1, 2)
+    assert torch.equal(sample.gather(values)[..., 1], sample.index.float())

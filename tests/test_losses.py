@@ -1,0 +1,75 @@
+import pytest
+import torch
+from making import episode
+
+from cyctr.config import LossConfig
+from cyctr.errors import DataError
+from cyctr.losses import dice_loss, episode_loss, two_channel_dice_loss
+from cyctr.types import Episode, Prediction
+
+
+def slow_dice(probability, label, counted=lambda value: value != 255, target=1):
+    overlap = size = 0.0
+    for p, g in zip(probability.flatten().tolist(), label.flatten().tolist(), strict=True):
+        truth = 1.0 if g == target else 0.0
+        if counted(g):
+            overlap += p * truth
+            size += p * p + truth
+    return 1 - (2 * overlap + 1) / (size + 1)
+
+
+def case():
+    return torch.randn(3, 2, 5, 6), torch.tensor([0, 1, 255], dtype=torch.uint8)[torch.randint(0, 3, (3, 5, 6))]
+
+
+def test_the_dice_loss_equals_its_formula_in_a_loop():
+    logits, labels = case()
+    probability = logits.softmax(1)[:, 1]
+    slow = sum(slow_dice(p, g) for p, g in zip(probability, labels, strict=True)) / 3
+    assert float(dice_loss(logits, labels)) == pytest.approx(slow, abs=1e-5)
+
+
+def test_the_two_channel_form_sums_background_and_foreground_and_ignores_255_in_the_target_alone():
+    logits, labels = case()
+    background, foreground = logits.sigmoid().unbind(1)
+    everything = lambda _: True  # noqa: E731
+    slow = sum(
+        slow_dice(background[i], labels[i], everything, 0) + slow_dice(foreground[i], labels[i], everything, 1)
+        for i in range(3)
+    )
+    assert float(two_channel_dice_loss(logits, labels)) == pytest.approx(slow / 3, abs=1e-5)
+
+
+def test_ignored_pixels_have_no_gradient():
+    logits, labels = case()
+    logits.requires_grad_()
+    dice_loss(logits, labels).backward()
+    assert not logits.grad.transpose(0, 1)[:, labels == 255].any()
+    assert logits.grad.transpose(0, 1)[:, labels != 255].all()
+
+
+def test_a_sure_and_right_answer_costs_nothing_and_a_wrong_one_everything():
+    labels = torch.zeros(1, 20, 20, dtype=torch.uint8)
+    labels[:, 5:15, 5:15] = 1
+    right = torch.stack([1 - labels.float(), labels.float()], 1) * 200 - 100
+    assert dice_loss(right, labels) < 1e-3
+    assert dice_loss(-right, labels) > 0.99
+
+
+def test_the_auxiliary_loss_is_weighted_in_and_absent_without_auxiliary_logits():
+    given = episode(batch=2, shots=3)
+    logits, auxiliary = torch.randn(2, 2, 65, 65), torch.randn(2, 3, 2, 65, 65)
+    with_it = episode_loss(Prediction(logits, auxiliary), given, LossConfig(auxiliary_weight=0.5))
+    torch.testing.assert_close(with_it.total, with_it.main + 0.5 * with_it.auxiliary)
+    expected = dice_loss(auxiliary.flatten(0, 1), given.support_labels.flatten(0, 1))
+    torch.testing.assert_close(with_it.auxiliary, expected)
+    without = episode_loss(Prediction(logits), given, LossConfig())
+    assert without.auxiliary == 0
+    assert without.total == without.main
+
+
+def test_a_loss_without_labels_is_refused():
+    given = episode()
+    unlabelled = Episode(given.support_images, given.support_labels, given.query_images)
+    with pytest.raises(DataError, match="no query_labels"):
+        episode_loss(Prediction(torch.zeros(2, 2, 65, 65)), unlabelled, LossConfig())
