@@ -26,7 +26,7 @@ format: $(READY)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY)  ## time the network on this machine, write benchmarks/network.json
+bench: $(READY)  ## time the network on this machine, write benchmarks/network-DEVICE.json
 	$(BIN)/python benchmarks/network.py
 
 clean:  ## remove the environment and what the demo wrote

@@ -2,6 +2,7 @@ import errno
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,6 @@ from parcels import truncate
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from cyctr import checkpoint
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
 from cyctr.config import ABLATIONS, RELEASED, Config, EncoderConfig, LossConfig, SamplingConfig, to_dict
 from cyctr.errors import CheckpointError, CyctrError
@@ -99,13 +99,13 @@ def test_a_checkpoint_is_replaced_by_a_later_one(saved, config):
     "failure", [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), KeyboardInterrupt()], ids=["full", "stop"]
 )
 def test_a_failed_save_leaves_the_earlier_file_and_no_draft(failure, monkeypatch, saved, model, config):
-    def half_a_file(state, path, metadata):
+    def half_a_file(path, content):
         with open(path, "wb") as file:
-            file.write(b"half")
+            file.write(content[: len(content) // 2])
         raise failure
 
     before = saved.read_bytes()
-    monkeypatch.setattr(checkpoint, "save_file", half_a_file)
+    monkeypatch.setattr(Path, "write_bytes", half_a_file)
     with pytest.raises((OSError, CyctrError, KeyboardInterrupt)):
         save_checkpoint(saved, model, config)
     assert list(saved.parent.iterdir()) == [saved]

@@ -5,11 +5,11 @@ The frozen backbone is not in it: it is the same for everyone and comes from `cy
 
 import json
 import os
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 
 from cyctr.config import Config, from_dict, to_dict
@@ -35,15 +35,16 @@ def save_checkpoint(path: Path | str, model: CyCTR, config: Config) -> None:
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     trained = {name: value for name, value in state.items() if not name.startswith(_BACKBONE)}
     metadata = {"format": _FORMAT, "config": json.dumps(to_dict(config))}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    os.close(handle)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        save_file(trained, draft, metadata)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(serialize(trained, metadata))
         os.replace(draft, path)
-    except BaseException:
-        os.unlink(draft)
-        raise
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+    finally:
+        with suppress(OSError):
+            draft.unlink()
 
 
 def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
@@ -57,6 +58,10 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
         raise CheckpointError(
             f"{path}: does not fit its own config (missing {missing[:2]}, unknown {extra[:2]}); save it again"
         )
+    wrong = [name for name in sorted(expected) if state[name].shape != expected[name].shape]
+    if wrong:
+        shapes = f"{tuple(state[wrong[0]].shape)}, expected {tuple(expected[wrong[0]].shape)}"
+        raise CheckpointError(f"{path}: does not fit its own config ({wrong[0]} is {shapes}); save it again")
     model.load_state_dict(state, strict=False)
     return model.eval(), config
 
@@ -67,7 +72,7 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Config]:
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file}
+            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no mapping
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{path}: not a whole safetensors file ({error}); copy or train it again") from error
     if metadata.get("format") != _FORMAT:

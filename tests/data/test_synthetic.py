@@ -45,7 +45,9 @@ def test_colour_alone_scores_badly():
     assert score(nearest_colour) < 0.5
 
 
-@pytest.mark.parametrize(("fields", "message"), [({"classes": []}, "classes is empty"), ({"classes": [1], "shots": 0}, "shots is 0")])
+@pytest.mark.parametrize(
+    ("fields", "message"), [({"classes": []}, "classes is empty"), ({"classes": [1], "shots": 0}, "shots is 0")]
+)
 def test_impossible_requests_are_refused(fields, message):
     with pytest.raises(DataError, match=message):
         SyntheticEpisodes(**fields)

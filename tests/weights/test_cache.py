@@ -157,11 +157,12 @@ def test_an_archive_that_cannot_be_converted_leaves_nothing(make, message, cache
 
 
 def test_a_disk_that_fills_up_while_writing_leaves_nothing(monkeypatch, cache_folder, archive, entry):
-    def half_a_file(state, path, metadata):
-        path.write_bytes(b"half")
+    def half_a_file(path, content):
+        with open(path, "wb") as file:
+            file.write(content[: len(content) // 2])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(cache, "save_file", half_a_file)
+    monkeypatch.setattr(Path, "write_bytes", half_a_file)
     with pytest.raises(WeightsError, match=rf"cannot be written \({os.strerror(errno.ENOSPC)}\)"):
         cache.get(entry, silent, archive)
     assert list(cache_folder.iterdir()) == []

@@ -1,5 +1,6 @@
 """`cyctr demo`: the whole idea in half a minute, without a download."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -32,6 +33,9 @@ def demo(
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CyctrError(f"{output}: cannot be made ({error.strerror}); choose another --output") from error
+    path = output / "episodes.png"
+    if path.is_dir() or not os.access(output, os.W_OK):
+        raise CyctrError(f"{path}: cannot be written; choose another --output")
     base, novel = SyntheticEpisodes(range(400), seed=1), SyntheticEpisodes(range(1000, 1100), seed=2)
     config = ModelConfig(dim=64, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=4, points=4))
     with torch.random.fork_rng(devices=[]):
@@ -59,7 +63,6 @@ def demo(
     episode = novel.batch(500, 5)
     with torch.inference_mode():
         prediction = model(episode, explain=True)
-    path = output / "episodes.png"
     assert episode.query_labels is not None
     pairs = zip(prediction.mask, episode.query_labels, strict=True)
     captions = [f"IoU {overlap(mask, labels).iou:.2f}" for mask, labels in pairs]

@@ -54,7 +54,7 @@ def get_weights(
     entry = find(name)
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task(name, total=entry.size)
         path = cache.get(entry, lambda done: progress.update(task, completed=done), source, force)
     print(path)
@@ -82,6 +82,6 @@ def verify_weights(
         except WeightsError as error:
             problems.append(error)
     if problems:
-        raise WeightsError("\n".join(map(str, problems)))
+        raise WeightsError("; ".join(map(str, problems)))
     if not any(path for _, path in files):
         print(f"nothing to verify: {cache.cache_folder()} holds no weights")

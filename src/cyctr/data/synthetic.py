@@ -104,9 +104,7 @@ def appearance(number: int) -> Appearance:
     return Appearance(int(random.integers(len(TEXTURES))), random.uniform(6, 16), np.stack([dark, light]))
 
 
-def draw_image(
-    number: int, size: int, random: np.random.Generator
-) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def draw_image(number: int, size: int, random: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """An image (H, W, 3) with one object of class `number` among others, and its label (H, W)."""
     look = appearance(number)
     y, x = np.mgrid[0:size, 0:size] / size  # in [0, 1)

@@ -1,5 +1,6 @@
 """A plain training loop, for demonstrations and tests: one AdamW over everything trainable."""
 
+import math
 from collections.abc import Callable
 from typing import Protocol
 
@@ -33,7 +34,7 @@ def fit(
     """Trains in place. Step i sees episodes i * batch and on; the same seed gives the same network."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(parameters, rate)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=steps, pct_start=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: _rate_at(step, steps))
     model.train()
     with torch.random.fork_rng(devices=[]):  # dropout has no generator of its own
         torch.manual_seed(seed)
@@ -49,6 +50,12 @@ def fit(
             if on_step is not None:
                 on_step(step, losses)
     model.eval()
+
+
+def _rate_at(step: int, steps: int) -> float:
+    """The share of the full rate: up over the first tenth, then down along half a cosine."""
+    warm_up = min(1.0, (step + 1) / max(1.0, 0.1 * steps))
+    return warm_up * 0.5 * (1 + math.cos(math.pi * step / steps))
 
 
 @torch.inference_mode()

@@ -88,7 +88,7 @@ class Backbone(nn.Module):
                 f"{self.config.name} is accelerated and takes no weights any more; load them before accelerate()"
             )
         own = self.body.state_dict()
-        flat = {name: name.replace("_", ".", 1) if name.startswith("features_") else name for name in own}
+        flat = {name: name if name in state else name.replace("_", ".", 1) for name in own}  # timm joins stem.0 to stem_0
         needed = {name: flat[name] for name in own if not name.endswith("num_batches_tracked")}
         missing = [there for there in needed.values() if there not in state]
         wrong = [there for here, there in needed.items() if there in state and state[there].shape != own[here].shape]

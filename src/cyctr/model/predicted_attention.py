@@ -21,8 +21,8 @@ def sample_points(values: Tensor, points: Tensor) -> Tensor:
         (B, C, P, T) float32.
     """
     height, width = values.shape[-2:]
-    size = torch.tensor([width, height], device=points.device, dtype=torch.float32)
-    grid = (2 * points.float() + 1) / size - 1  # float32: bfloat16 would be a tenth of a cell off
+    x, y = points.float().unbind(-1)  # float32: bfloat16 would be a tenth of a cell off
+    grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], -1)
     return F.grid_sample(values.float(), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
 
 

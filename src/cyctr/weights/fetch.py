@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -30,8 +31,11 @@ def check_archive(entry: Entry, archive: Path) -> None:
     """Raises WeightsError unless the file is the very archive the catalogue means."""
     if not archive.is_file():
         raise WeightsError(f"{archive}: no such file; expected the archive of {_wanted(entry)}")
-    with archive.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with archive.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise WeightsError(f"{archive}: cannot be read ({error.strerror}); check its permissions") from error
     if digest != entry.sha256:
         raise WeightsError(
             f"{archive}: sha256 is {digest[:16]}…, expected {entry.sha256[:16]}… of {_wanted(entry)}; "
@@ -61,22 +65,18 @@ def _command(entry: Entry, folder: Path) -> list[str]:
 
 def _download(entry: Entry, folder: Path, progress: Progress) -> Path:
     before = {path.name for path in folder.iterdir()}
-    process = subprocess.Popen(
-        _command(entry, folder),
-        env={**os.environ, "TMPDIR": str(folder)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        while process.poll() is None:
-            progress(min(_bytes_below(folder), entry.size))
-            time.sleep(0.1)
-    except BaseException:
-        process.kill()
-        process.wait()
-        raise
-    output = process.stdout.read() if process.stdout else ""
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with tempfile.TemporaryFile("w+", errors="replace") as log:  # a pipe nobody reads would stop a client that talks
+        with subprocess.Popen(_command(entry, folder), env=environment, stdout=log, stderr=subprocess.STDOUT) as process:
+            try:
+                while process.poll() is None:
+                    progress(min(_bytes_below(folder), entry.size))
+                    time.sleep(0.1)
+            except BaseException:
+                process.kill()
+                raise
+        log.seek(0)
+        output = log.read()
     archives = [path for path in folder.iterdir() if path.is_file() and path.name not in before]
     archives = [path for path in archives if path.suffix in {".whl", ".tgz"}]
     if process.returncode or not archives:
