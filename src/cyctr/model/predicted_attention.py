@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from cyctr.config import EncoderConfig
 from cyctr.model.position import coordinates
 
+_CHUNK = 2**21  # numbers read together on the CPU: 8 MB stay in its cache
+
 
 def sample_points(values: Tensor, points: Tensor) -> Tensor:
     """Reads maps at fractional positions, bilinearly; zero outside.
@@ -65,8 +67,7 @@ class PredictedAttention(nn.Module):
         values = values.transpose(1, 2).reshape(batch * shots * self.heads, dim // self.heads, *size)
 
         points = _centres(grid, size, query.device) + offsets  # (B, heads, P, hw, 2)
-        read = sample_points(values, _for_shots(points, shots))  # (B * K * heads, d / heads, P, hw)
-        mixed = (read * _for_shots(weights, shots)[:, None]).sum(2)  # (B * K * heads, d / heads, hw)
+        mixed = _weighted_read(values, _for_shots(points, shots), _for_shots(weights, shots))
         mixed = mixed.view(batch, shots, dim, tokens).mean(1)  # (B, d, hw)
         return self.out(mixed.transpose(1, 2).to(q.dtype))
 
@@ -88,6 +89,14 @@ class PredictedAttention(nn.Module):
             self.offsets.bias.copy_((direction[:, None] * distance[:, None]).flatten())
             self.weights.weight.normal_(0, 0.01)
             self.weights.bias.zero_()
+
+
+def _weighted_read(values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
+    """(G, C, T): the sum of what maps (G, C, h, w) hold at points (G, P, T, 2), by weights (G, P, T)."""
+    whole = torch.compiler.is_compiling() or values.device.type != "cpu"
+    size = len(values) if whole else max(1, _CHUNK // (values.shape[1] * weights[0].numel()))
+    pieces = zip(values.split(size), points.split(size), weights.split(size), strict=True)
+    return torch.cat([(sample_points(maps, places) * share[:, None]).sum(2) for maps, places, share in pieces])
 
 
 def _for_shots(values: Tensor, shots: int) -> Tensor:
