@@ -34,17 +34,23 @@ def trips(trace: CrossTrace, valid: torch.Tensor, head: int) -> list[tuple[int, 
     return list(zip(range(len(query)), query, landing, states, strict=True))
 
 
-def choose(all_trips: list, is_foreground: torch.Tensor, each: int = 3) -> list:
-    """A few trips of each outcome that start on the object, and a few consistent ones from the background."""
+def choose(all_trips: list, is_foreground: torch.Tensor, on_object: torch.Tensor, each: int = 3) -> list:
+    """A few trips of each outcome through different query cells: kept ones through their own class, hidden ones not."""
     spread = np.random.default_rng(3).permutation(len(all_trips))
-    chosen = []
-    for state, front in (
-        (CycleState.CONSISTENT_FOREGROUND, True),
-        (CycleState.INCONSISTENT, True),
-        (CycleState.CONSISTENT_BACKGROUND, False),
+    chosen, seen = [], set()
+    for state, front, through_object in (
+        (CycleState.CONSISTENT_FOREGROUND, True, True),
+        (CycleState.INCONSISTENT, True, False),
+        (CycleState.CONSISTENT_BACKGROUND, False, False),
     ):
-        fitting = [all_trips[i] for i in spread if all_trips[i][3] == state and bool(is_foreground[i]) == front]
-        chosen += fitting[:each]
+        taken = 0
+        for i in spread:
+            _, query, _, outcome = all_trips[i]
+            fits = outcome == state and bool(is_foreground[i]) == front and bool(on_object[query]) == through_object
+            if fits and query not in seen and taken < each:
+                chosen.append(all_trips[i])
+                seen.add(query)
+                taken += 1
     return chosen
 
 
@@ -101,14 +107,15 @@ def main() -> None:
     fit(model, SyntheticEpisodes(range(400), seed=1), steps=200, rate=2e-3)
     episodes = SyntheticEpisodes(range(1000, 1100), seed=2)
     best = None
-    for i in range(40):  # an episode and head that show all three outcomes
+    for i in range(200):  # an episode and head that show all three outcomes
         episode = episodes.batch(i, 1)
         with torch.inference_mode():
             explanation = model(episode, explain=True).explanation
             support = model.encode_support(episode.support_images, episode.support_labels)
+            on_object = model.backbone.grid.cells(episode.query_labels, explanation.support_grid).flatten() == 1
         for trace in explanation.cross:
             for head in range(trace.state.shape[1]):
-                chosen = choose(trips(trace, explanation.valid, head), support.is_foreground[0])
+                chosen = choose(trips(trace, explanation.valid, head), support.is_foreground[0], on_object)
                 if best is None or len(chosen) > len(best[1]):
                     best = (episode, chosen, explanation)
     episode, chosen, explanation = best

@@ -10,7 +10,7 @@ from cyctr.errors import DataError
 from cyctr.types import IGNORE, Episode, Prediction
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Losses:
     """What a step minimises, and its parts.
 

@@ -17,7 +17,7 @@ IGNORE = 255
 SMALLEST_SIDE = 8
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # tensors have no single answer to ==
 class Episode:
     """B few-shot tasks: segment in the query what the K support labels mark.
 
@@ -51,7 +51,7 @@ class Episode:
         return self.support_images.shape[1]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Features:
     """What the backbone says of an image.
 
@@ -64,7 +64,7 @@ class Features:
     high: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Support:
     """The support images, encoded once for any number of queries.
 
@@ -111,7 +111,7 @@ class CycleState(IntEnum):
     CONSISTENT_FOREGROUND = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class CrossTrace:
     """What one cross-alignment block did.
 
@@ -128,7 +128,7 @@ class CrossTrace:
     state: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Explanation:
     """What pictures of a prediction need.
 
@@ -159,7 +159,7 @@ class Explanation:
         return (affinity + trace.bias.float()).softmax(-1).squeeze(-2)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Prediction:
     """What the network answers.
 

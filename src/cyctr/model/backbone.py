@@ -19,6 +19,7 @@ from cyctr.types import Features
 
 STRIDE = 8
 _PROBE = 8 * STRIDE + 1  # pixels: shows where the cells sit
+_CHUNK_PIXELS = 2**18  # a 473-pixel image: on the CPU the maps of one fit the cache, those of several do not
 _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -62,16 +63,25 @@ class Backbone(nn.Module):
     def forward(self, images: Tensor) -> Features:
         """Features of (B, 3, H, W) RGB images, uint8 or float in [0, 1]."""
         with torch.no_grad():
-            if images.dtype == torch.uint8:
-                images = images.to(self.mean.dtype) / 255
-            images = (images - self.mean) / self.std
-            if self.accelerated:
-                images = images.contiguous(memory_format=torch.channels_last)
-            levels = self.body(images)
-            taps = [levels[tap] for tap in self.taps]
-            size = taps[self._reference].shape[-2:]
-            low, middle, high = (self._fit(tap, size) for tap in taps)
-            return Features(torch.cat([low, middle], 1), high)
+            if images.device.type == "cpu" and not torch.compiler.is_compiling():
+                pieces = images.split(max(1, _CHUNK_PIXELS // images[0, 0].numel()))
+            else:
+                pieces = (images,)
+            parts = [self._extract(piece) for piece in pieces]
+            return Features(*(maps[0] if len(maps) == 1 else torch.cat(maps) for maps in zip(*parts, strict=True)))
+
+    def _extract(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The mid and high maps of a piece of the batch."""
+        if images.dtype == torch.uint8:
+            images = images.to(self.mean.dtype) / 255
+        images = (images - self.mean) / self.std
+        if self.accelerated:
+            images = images.contiguous(memory_format=torch.channels_last)
+        levels = self.body(images)
+        taps = [levels[tap] for tap in self.taps]
+        size = taps[self._reference].shape[-2:]
+        low, middle, high = (self._fit(tap, size) for tap in taps)
+        return torch.cat([low, middle], 1), high
 
     def train(self, mode: bool = True) -> Self:
         """Stays in evaluation mode: a frozen network has no other."""

@@ -133,9 +133,8 @@ class CyCTR(nn.Module):
 
     def parameter_count(self) -> "ParameterCount":
         """How many numbers training moves."""
-        trained = sum(parameter.numel() for parameter in self.parameters() if parameter.requires_grad)
-        auxiliary = sum(parameter.numel() for parameter in self.auxiliary.parameters()) if self.auxiliary else 0
-        return ParameterCount(trained, trained - auxiliary)
+        every, frozen = _size(self), _size(self.backbone)
+        return ParameterCount(every - frozen, every - frozen - (_size(self.auxiliary) if self.auxiliary else 0))
 
     def _encode(
         self, features: Features, reduced: Tensor, labels: Tensor, seeds: Tensor | None, tokens_per_shot: int | None
@@ -183,6 +182,10 @@ class CyCTR(nn.Module):
         logits = self.auxiliary(reduced_support, prototype).float()  # (B, K, 2, h, w)
         size = (episode.support_images.shape[-2], episode.support_images.shape[-1])
         return self.backbone.grid.upsample(logits.flatten(0, 1), size).unflatten(0, logits.shape[:2])
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def build(config: ModelConfig) -> CyCTR:

@@ -11,7 +11,7 @@ _FOREGROUND, _BACKGROUND, _NEITHER = 0, 1, 2
 _SHIFT = 32  # above the random bits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sample:
     """N chosen cells of each episode.
 
