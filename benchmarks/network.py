@@ -86,7 +86,7 @@ def inference_stages(model: CyCTR, plain: CyCTR, episode: Episode, compiled: boo
     query = model.backbone(episode.query_images)
     support = model.encode_support(episode.support_images, episode.support_labels)
     reduced = model.reduce_query(query.mid)
-    merged = model.merge_query(support.prototype, reduced, torch.zeros_like(reduced[:, :1]))
+    merged = model.merge_query(torch.cat([reduced, reduced[:, :1]], 1), support.prototype)
     encoded, _ = model.mixer(merged, support)
     size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
     stages: dict[str, Callable[[], object]] = {

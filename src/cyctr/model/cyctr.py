@@ -53,7 +53,7 @@ class CyCTR(nn.Module):
         self.backbone = backbone
         self.reduce_query = Reduction(backbone.mid_channels, dim, config.reduction_dropout)
         self.reduce_support = Reduction(backbone.mid_channels, dim, config.reduction_dropout)
-        self.merge_query = Merge(2 * dim + 1, dim)  # query, support prototype, prior map
+        self.merge_query = Merge(2 * dim + 1, dim)  # query, prior map, support prototype
         if config.reads != "nothing":
             self.merge_support = Merge(2 * dim, dim)  # support, support prototype
         self.mixer = TransformerMixer(dim, config.encoder) if config.mixer == "transformer" else ResidualMixer(dim)
@@ -148,9 +148,9 @@ class CyCTR(nn.Module):
         tokens = sample.gather(reduced.flatten(3).transpose(2, 3).flatten(1, 2))  # (B, N, d)
         maps = None
         if self.config.reads == "tokens":
-            tokens = self.merge_support(prototype, tokens.transpose(1, 2)[..., None])[..., 0].transpose(1, 2)
+            tokens = self.merge_support(tokens.transpose(1, 2)[..., None], prototype)[..., 0].transpose(1, 2)
         elif self.config.reads == "maps":
-            every = self.merge_support(prototype.repeat_interleave(shots, 0), reduced.flatten(0, 1))
+            every = self.merge_support(reduced.flatten(0, 1), prototype.repeat_interleave(shots, 0))
             maps = every.unflatten(0, (batch, shots))  # (B, K, d, h, w)
         return Support(
             prototype, high, high_valid, tokens, sample.index, sample.is_foreground, sample.valid, maps, (height, width)
@@ -167,7 +167,8 @@ class CyCTR(nn.Module):
         self, query: Features, reduced: Tensor, support: Support, size: tuple[int, int], explain: bool
     ) -> tuple[Tensor, Explanation | None]:
         prior = prior_map(query.high, support.high, support.high_valid)  # (B, h, w)
-        merged = self.merge_query(support.prototype, reduced, prior[:, None].to(reduced.dtype))  # (B, d, h, w)
+        joined = torch.cat([reduced, prior[:, None].to(reduced.dtype)], 1)  # (B, d + 1, h, w)
+        merged = self.merge_query(joined, support.prototype)  # (B, d, h, w)
         encoded, traces = self.mixer(merged, support, explain)  # (B, d, h, w)
         logits = self.backbone.grid.upsample(self.classifier(encoded).float(), size)  # (B, 2, H, W)
         if not explain:

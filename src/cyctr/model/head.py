@@ -1,6 +1,5 @@
 """Features -> logits: the classifier, the residual block of the baseline and of the release, the auxiliary head."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -53,10 +52,11 @@ class Merge(nn.Module):
         super().__init__()
         self.convolution = nn.Conv2d(channels, dim, 1)
 
-    def forward(self, vector: Tensor, *maps: Tensor) -> Tensor:
-        """(B, d, h, w) from a (B, C) vector and maps of one size."""
-        spread = vector[:, :, None, None].expand(-1, -1, *maps[0].shape[-2:])
-        return F.relu(self.convolution(torch.cat([*maps, spread], 1)))
+    def forward(self, maps: Tensor, vector: Tensor) -> Tensor:
+        """(B, d, h, w) from (B, C, h, w) maps and a (B, C') vector, C + C' = channels."""
+        of_maps, of_vector = self.convolution.weight.split([maps.shape[1], vector.shape[1]], 1)
+        bias = F.linear(vector, of_vector.flatten(1), self.convolution.bias)  # (B, d): the same everywhere, so it is a bias
+        return F.relu(F.conv2d(maps, of_maps) + bias[:, :, None, None])
 
 
 class AuxiliaryHead(nn.Module):
@@ -71,4 +71,4 @@ class AuxiliaryHead(nn.Module):
         """(B, K, 2, h, w) logits from (B, K, d, h, w) reduced support features and a (B, d) vector."""
         batch, shots = support.shape[:2]
         vector = query_prototype.repeat_interleave(shots, 0)
-        return self.classifier(self.merge(vector, support.flatten(0, 1))).unflatten(0, (batch, shots))
+        return self.classifier(self.merge(support.flatten(0, 1), vector)).unflatten(0, (batch, shots))
