@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cyctr.config import ModelConfig
@@ -36,7 +35,7 @@ class Reduction(nn.Module):
         self.dropout = nn.Dropout2d(dropout)
 
     def forward(self, mid: Tensor) -> Tensor:
-        return self.dropout(F.relu(self.convolution(mid)))
+        return self.dropout(self.convolution(mid).relu_())
 
 
 class CyCTR(nn.Module):

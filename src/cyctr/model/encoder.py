@@ -15,7 +15,7 @@ class Mix(nn.Module):
         super().__init__()
         hidden = round(dim * config.mlp_ratio)
         self.norm_attention, self.norm_mlp = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim))
+        self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(inplace=True), nn.Linear(hidden, dim))
 
     def forward(self, tokens: Tensor, attended: Tensor) -> Tensor:
         tokens = self.norm_attention(tokens + attended)

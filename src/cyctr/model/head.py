@@ -15,7 +15,7 @@ class ResidualBlock(nn.Module):
         self.first, self.second = (nn.Conv2d(dim, dim, 3, padding=1) for _ in range(2))
 
     def forward(self, maps: Tensor) -> Tensor:
-        return F.relu(maps + self.second(F.relu(self.first(maps))))
+        return (maps + self.second(self.first(maps).relu_())).relu_()
 
 
 class ResidualMixer(nn.Module):
@@ -42,7 +42,7 @@ class Classifier(nn.Module):
 
     def forward(self, maps: Tensor) -> Tensor:
         """(B, 2, h, w) logits of a (B, d, h, w) map."""
-        return self.logits(self.dropout(F.relu(self.hidden(self.residual(maps)))))
+        return self.logits(self.dropout(self.hidden(self.residual(maps)).relu_()))
 
 
 class Merge(nn.Module):
@@ -56,7 +56,7 @@ class Merge(nn.Module):
         """(B, d, h, w) from (B, C, h, w) maps and a (B, C') vector, C + C' = channels."""
         of_maps, of_vector = self.convolution.weight.split([maps.shape[1], vector.shape[1]], 1)
         bias = F.linear(vector, of_vector.flatten(1), self.convolution.bias)  # (B, d): the same everywhere, so it is a bias
-        return F.relu(F.conv2d(maps, of_maps) + bias[:, :, None, None])
+        return F.conv2d(maps, of_maps).add_(bias[:, :, None, None]).relu_()
 
 
 class AuxiliaryHead(nn.Module):
