@@ -56,7 +56,7 @@ class Measure:
                 self._wait()
                 if turn:  # the first is a warm-up
                     times[name].append(1e3 * (time.perf_counter() - start))
-                memory[name] = self._peak()
+                memory[name] = max(memory.get(name) or 0, self._peak() or 0) or None
         return {name: {"ms": round(statistics.median(times[name]), 2), "peak_mb": memory[name]} for name in stages}
 
     def _wait(self) -> None:
@@ -175,7 +175,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="also the compiled forward (takes a minute or more to compile)")
     parser.add_argument("--output", type=Path, help="default: network-DEVICE.json beside this script")
     options = parser.parse_args()
-    options.output = options.output or Path(__file__).with_name(f"network-{options.device}.json")
+    options.output = options.output or Path(__file__).with_name(f"network-{torch.device(options.device).type}.json")
     report = run(options)
     options.output.write_text(json.dumps(report, indent=2) + "\n")
     print(f"\n{options.output}")

@@ -13,11 +13,10 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw, ImageFont
 
-from cyctr import Episode, ModelConfig, build
-from cyctr.config import BackboneConfig, EncoderConfig
-from cyctr.data.synthetic import SyntheticEpisodes
-from cyctr.engine.fit import fit
+from cyctr import Episode
+from cyctr.engine import demonstration
 from cyctr.model.cycle_attention import nearest_neighbours
+from cyctr.model.grid import Grid
 from cyctr.types import CrossTrace, CycleState
 from cyctr.visual.draw import BLUE, GREY, INK, PAPER, RED, enlarge, overlay, to_pixels
 
@@ -54,7 +53,7 @@ def choose(all_trips: list, is_foreground: torch.Tensor, on_object: torch.Tensor
     return chosen
 
 
-def draw(episode: Episode, chosen: list, index: torch.Tensor, grid: tuple[int, int]) -> Image.Image:
+def draw(episode: Episode, chosen: list, index: torch.Tensor, grid: Grid, width: int) -> Image.Image:
     """The two images side by side with the trips across the gap."""
     left = enlarge(overlay(to_pixels(episode.support_images[0, 0]), (episode.support_labels[0, 0] == 1).numpy()), FACTOR)
     right = enlarge(to_pixels(episode.query_images[0]), FACTOR)
@@ -65,10 +64,10 @@ def draw(episode: Episode, chosen: list, index: torch.Tensor, grid: tuple[int, i
     pen, font = ImageDraw.Draw(page), ImageFont.load_default(18)
     pen.text((MARGIN, MARGIN - 6), "support, the object marked", INK, font)
     pen.text((MARGIN + side + GAP, MARGIN - 6), "query", INK, font)
-    step = side / grid[0]
 
     def centre(place: int, shift: int) -> tuple[float, float]:
-        return MARGIN + shift + (place % grid[1] + 0.5) * step, MARGIN + 30 + (place // grid[1] + 0.5) * step
+        x, y = (grid.centres(torch.tensor([place]), width)[0] * FACTOR + FACTOR / 2).tolist()
+        return MARGIN + shift + x, MARGIN + 30 + y
 
     for start, query, landing, state in chosen:
         colour, dashed = COLOURS[state], state == CycleState.INCONSISTENT
@@ -102,10 +101,8 @@ def line(pen: ImageDraw.ImageDraw, start: tuple, end: tuple, colour: tuple, dash
 
 
 def main() -> None:
-    torch.manual_seed(0)
-    model = build(ModelConfig(dim=64, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=4, points=4)))
-    fit(model, SyntheticEpisodes(range(400), seed=1), steps=200, rate=2e-3)
-    episodes = SyntheticEpisodes(range(1000, 1100), seed=2)
+    model, episodes = demonstration.untrained(), demonstration.NOVEL
+    demonstration.train(model)
     best = None
     for i in range(200):  # an episode and head that show all three outcomes
         episode = episodes.batch(i, 1)
@@ -120,7 +117,8 @@ def main() -> None:
                     best = (episode, chosen, explanation)
     episode, chosen, explanation = best
     path = Path(sys.argv[1] if len(sys.argv) > 1 else "cycle.png")
-    draw(episode, chosen, explanation.index[0], explanation.support_grid).save(path, optimize=True)
+    page = draw(episode, chosen, explanation.index[0], model.backbone.grid, explanation.support_grid[1])
+    page.save(path, optimize=True)
     print(path)
 
 

@@ -7,13 +7,25 @@ from pathlib import Path
 import pytest
 import torch
 from making import episode, tiny
-from parcels import truncate
+from parcels import random_state, truncate
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
-from cyctr.config import ABLATIONS, RELEASED, Config, EncoderConfig, LossConfig, SamplingConfig, to_dict
+from cyctr.config import (
+    ABLATIONS,
+    RELEASED,
+    BackboneConfig,
+    Config,
+    EncoderConfig,
+    LossConfig,
+    ModelConfig,
+    SamplingConfig,
+    to_dict,
+)
 from cyctr.errors import CheckpointError, CyctrError
+from cyctr.model import build
+from cyctr.weights import load_model
 
 
 @pytest.fixture
@@ -78,7 +90,9 @@ def test_the_frozen_backbone_is_not_in_the_file(saved, model):
 
 def test_the_whole_config_survives_a_reload(tmp_path):
     model = tiny(
-        replace(RELEASED.model, dim=32, encoder=EncoderConfig(heads=4, points=3), sampling=SamplingConfig(77, (0.5, 2.0), 9))
+        replace(
+            RELEASED.model, dim=32, encoder=EncoderConfig(heads=4, points=3), sampling=SamplingConfig(77, (0.5, 2.0), seed=9)
+        )
     )
     config = replace(RELEASED, model=model.config, loss=LossConfig(auxiliary_weight=0.25))
     save_checkpoint(tmp_path / "model.safetensors", model, config)
@@ -204,3 +218,26 @@ def test_a_place_that_cannot_be_written_is_an_error_of_ours(tmp_path, model, con
     (tmp_path / "occupied").touch()
     with pytest.raises(CyctrError, match="occupied"):
         save_checkpoint(tmp_path / "occupied" / "model.safetensors", model, config)
+
+
+def test_an_accelerated_network_is_not_saved(tmp_path):
+    model = tiny(ModelConfig(dim=128, encoder=EncoderConfig(points=3))).accelerate()
+    with pytest.raises(CheckpointError, match=r"save it before accelerate\(\)"):
+        save_checkpoint(tmp_path / "model.safetensors", model, Config(model=model.config))
+
+
+def test_a_network_on_a_backbone_nobody_could_load_again_is_not_saved(tmp_path):
+    config = Config(model=ModelConfig(dim=32, backbone=BackboneConfig("test_resnet")))
+    with pytest.raises(CheckpointError, match=r"backbone\.weights is None, so nobody could load this backbone again"):
+        save_checkpoint(tmp_path / "model.safetensors", build(config.model), config)
+
+
+def test_a_checkpoint_knows_the_backbone_it_was_trained_on(tmp_path):
+    file, path = tmp_path / "backbone.pth", tmp_path / "model.safetensors"
+    config = Config(model=ModelConfig(dim=32, backbone=BackboneConfig("test_resnet", weights=str(file))))
+    torch.save(random_state("test_resnet"), file)
+    save_checkpoint(path, load_model(config.model), config)
+    load_checkpoint(path)
+    torch.save(random_state("test_resnet"), file)
+    with pytest.raises(CheckpointError, match="trained on other backbone weights"):
+        load_checkpoint(path)

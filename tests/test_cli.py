@@ -204,11 +204,3 @@ def test_the_demo_does_not_write_over_a_file(run, tmp_path):
     occupied.write_text("mine")
     assert_one_line(run("demo", "--steps", 2, "--output", occupied), str(occupied), "choose another --output")
     assert occupied.read_text() == "mine"
-
-
-def test_an_interrupt_is_one_line(run, monkeypatch):
-    def interrupted():
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(cli, "app", interrupted)
-    assert run() == (130, "", "cyctr: interrupted\n")

@@ -56,6 +56,9 @@ class BackboneConfig:
         if self.taps is not None:
             ordered = len(self.taps) == 3 and 0 <= self.taps[0] < self.taps[1] < self.taps[2]
             _require(ordered, "backbone.taps", self.taps, "three increasing feature levels, such as (2, 3, 4)")
+        for name in ("mean", "std"):
+            value = getattr(self, name)
+            _require(value is None or len(value) == 3, f"backbone.{name}", value, "three numbers, for red, green and blue")
         if self.std is not None:
             _require(all(value > 0 for value in self.std), "backbone.std", self.std, "three positive numbers")
 
@@ -66,23 +69,26 @@ class SamplingConfig:
 
     tokens_per_shot: int = setting(600, "N_s: support tokens kept per shot, at most half of them foreground")
     training_scale: tuple[float, float] = setting(
-        (1.0, 1.0), "release: in training N_s is multiplied by a factor drawn from this range"
+        (1.0, 1.0), "release: in one-shot training N_s is multiplied by a factor drawn from this range"
     )
-    seed: int = setting(0, "which tokens are drawn at inference; in training each step brings its own seed")
+    training_scale_many: tuple[float, float] = setting((1.0, 1.0), "release: the same in training with more than one shot")
+    seed: int = setting(0, "which tokens are drawn where the caller brings no seeds, as at inference")
 
     def __post_init__(self) -> None:
         _require(self.tokens_per_shot >= 2, "sampling.tokens_per_shot", self.tokens_per_shot, "at least 2")
-        low, high = self.training_scale
-        _require(0 < low <= high, "sampling.training_scale", self.training_scale, "a range LOW <= HIGH above 0")
+        for name in ("training_scale", "training_scale_many"):
+            low, high = getattr(self, name)
+            _require(0 < low <= high, f"sampling.{name}", (low, high), "a range LOW <= HIGH above 0")
 
-    def training_tokens(self, position: float, multiple: int = 64) -> int:
-        """N_s for one training step.
+    def training_tokens(self, position: float, shots: int = 1, multiple: int = 64) -> int:
+        """N_s per shot for one training step.
 
         Args:
-            position: in [0, 1], where in `training_scale` the step falls.
+            position: in [0, 1], where in the range of factors the step falls.
+            shots: K.
             multiple: a scaled count is rounded to this, so that kernels see few different sizes.
         """
-        low, high = self.training_scale
+        low, high = self.training_scale if shots == 1 else self.training_scale_many
         if low == high == 1:
             return self.tokens_per_shot
         scaled = self.tokens_per_shot * (low + position * (high - low))
@@ -176,6 +182,12 @@ class OptimizerConfig:
     transformer_decay: float = setting(1e-2, "AdamW weight decay")
     decay_biases: bool = setting(True, "release: AdamW leaves biases undecayed")
 
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value = getattr(self, item.name)
+            if not isinstance(value, bool):
+                _require(0 <= value < math.inf, f"optimizer.{item.name}", value, "zero or a positive number")
+
 
 @dataclass(frozen=True)
 class Config:
@@ -191,7 +203,7 @@ PAPER = Config()
 RELEASED = Config(
     model=ModelConfig(
         reduction_dropout=0.5,
-        sampling=SamplingConfig(training_scale=(0.6, 4.0)),  # (0.6, 1.4) when it trains with K > 1
+        sampling=SamplingConfig(training_scale=(0.6, 4.0), training_scale_many=(0.6, 1.4)),
         encoder=EncoderConfig(flag_dropout=0.1),
         head=HeadConfig(residual=True, dropout=0.1),
     ),

@@ -5,6 +5,7 @@ Shapes: `B` batch, `K` shots, `C` channels, `H W` pixels, `h w` cells of the fea
 
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -137,6 +138,8 @@ class Explanation:
         index: (B, N) int64, the place of each support token in K * h * w of the support.
         valid: (B, N) bool.
         support_grid: (h, w) of the support features.
+        stride: pixels from one cell to the next.
+        alignment: "corner" where cell i sits on pixel stride * i, "center" where it covers the stride pixels from there.
         cross: one trace for each cross-alignment block that attends to support tokens.
     """
 
@@ -144,6 +147,8 @@ class Explanation:
     index: Tensor
     valid: Tensor
     support_grid: tuple[int, int]
+    stride: int
+    alignment: Literal["corner", "center"]
     cross: tuple[CrossTrace, ...]
 
     def attention(self, row: int, column: int, layer: int = -1) -> Tensor:
@@ -153,6 +158,8 @@ class Explanation:
             raise DataError("this network has no attention over support tokens; use encoder.cross 'vanilla' or 'cycle'")
         if not (0 <= row < height and 0 <= column < width):
             raise DataError(f"cell ({row}, {column}) is outside the query's {height} x {width} feature grid")
+        if not -len(self.cross) <= layer < len(self.cross):
+            raise DataError(f"layer is {layer}; this network has {len(self.cross)} cross-alignment blocks")
         trace = self.cross[layer]
         q = trace.q[:, :, row * width + column, None].float()  # (B, heads, 1, d / heads)
         affinity = q @ trace.k.float().transpose(-2, -1)  # (B, heads, 1, N)
@@ -184,7 +191,7 @@ class Prediction:
         return self.logits[:, 1] > self.logits[:, 0]
 
 
-for _kind in (Episode, Features, Support, Prediction):
+for _kind in (Episode, Features, Support, CrossTrace, Explanation, Prediction):
     torch.export.register_dataclass(_kind, serialized_type_name=f"cyctr.{_kind.__name__}")
 
 

@@ -1,19 +1,18 @@
 import torch
 from making import tiny
 
-from cyctr.config import EncoderConfig, ModelConfig
+from cyctr.config import RELEASED, EncoderConfig, ModelConfig
 from cyctr.data.synthetic import SyntheticEpisodes
+from cyctr.engine import demonstration
 from cyctr.engine.fit import fit, score
-
-CONFIG = ModelConfig(dim=64, encoder=EncoderConfig(heads=4, points=4))
+from cyctr.model import CyCTR
 
 
 def test_half_a_minute_of_training_beats_the_untrained_network_by_far_on_classes_it_has_never_seen():
-    seen, unseen = SyntheticEpisodes(range(400), seed=1), SyntheticEpisodes(range(1000, 1100), seed=2)
-    model = tiny(CONFIG)
-    before = score(model, unseen, count=96).iou
-    fit(model, seen, steps=160, rate=2e-3)
-    after = score(model, unseen, count=96).iou
+    model = demonstration.untrained()
+    before = score(model, demonstration.NOVEL, count=96).iou
+    demonstration.train(model, steps=160)
+    after = score(model, demonstration.NOVEL, count=96).iou
     assert after > before + 0.2
     assert after > 2 * before
 
@@ -29,3 +28,17 @@ def test_the_same_seed_trains_the_same_network_whatever_the_global_generator():
 
     one, other = trained(1), trained(2)
     assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_training_with_the_release_s_scale_sees_other_numbers_of_tokens(monkeypatch):
+    counts = []
+    original = CyCTR.forward
+
+    def watched(self, episode, seeds=None, tokens_per_shot=None, explain=False):
+        counts.append(tokens_per_shot)
+        return original(self, episode, seeds, tokens_per_shot, explain)
+
+    monkeypatch.setattr(CyCTR, "forward", watched)
+    config = ModelConfig(dim=16, encoder=EncoderConfig(heads=2, points=2), sampling=RELEASED.model.sampling)
+    fit(tiny(config), SyntheticEpisodes(range(10), size=33), steps=6, batch=1)
+    assert len(set(counts)) > 2

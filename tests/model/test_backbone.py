@@ -118,7 +118,7 @@ def test_an_unknown_name_is_answered_with_near_ones():
         Backbone(BackboneConfig("resnet5o"))
 
 
-@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224"])
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "swin_tiny_patch4_window7_224", "convmixer_768_32"])
 def test_a_network_without_maps_of_any_size_is_refused(name):
     with pytest.raises(ConfigError, match=f"{name}.*choose another"):
         Backbone(BackboneConfig(name))
@@ -160,3 +160,12 @@ def test_an_accelerated_backbone_takes_no_weights():
     backbone = Backbone(BackboneConfig("tiny")).accelerate()
     with pytest.raises(WeightsError, match=r"load them before accelerate\(\)"):
         backbone.load({})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_images_of_any_float_type_are_taken(dtype):
+    backbone = Backbone(BackboneConfig("tiny"))
+    image = torch.rand(1, 3, 65, 65)
+    features = backbone(image.to(dtype))
+    assert features.mid.dtype == torch.float32
+    torch.testing.assert_close(features.mid, backbone(image).mid, atol=0.1, rtol=0.1)

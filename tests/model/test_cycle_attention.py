@@ -61,7 +61,7 @@ def test_an_object_that_is_not_in_the_query_is_filtered_out():
 
 
 def slow_attention(layer, query, given, cross):
-    """Equations 1 to 4 with loops over episodes, heads and query tokens."""
+    """Equations 1 to 5 with loops over episodes, heads and query tokens."""
     q, k, v = layer.q(query), layer.k(given.tokens), layer.v(given.tokens)
     width = q.shape[-1] // layer.heads
     out = torch.zeros_like(q)
@@ -87,7 +87,7 @@ def test_attention_equals_its_formula_in_loops(cross):
     layer = CycleAttention(12, EncoderConfig(heads=3, cross=cross)).eval().requires_grad_(False)
     query, tokens = torch.randn(2, 10, 12), torch.randn(2, 14, 12)
     given = support(tokens, torch.arange(14).expand(2, -1) < 7, torch.arange(14).expand(2, -1) != 3)
-    fast, _ = layer(query, given)
+    fast, _ = layer(query, (1, 10), given)
     torch.testing.assert_close(fast, slow_attention(layer, query, given, cross))
 
 
@@ -96,9 +96,9 @@ def test_what_stands_in_an_invalid_slot_changes_nothing(cross):
     layer = CycleAttention(8, EncoderConfig(heads=2, cross=cross)).eval()
     query, tokens = torch.randn(1, 9, 8), torch.randn(1, 6, 8)
     is_foreground, valid = torch.tensor([[1, 1, 1, 0, 0, 0]]).bool(), torch.tensor([[1, 1, 0, 1, 0, 1]]).bool()
-    before, _ = layer(query, support(tokens, is_foreground, valid))
+    before, _ = layer(query, (3, 3), support(tokens, is_foreground, valid))
     changed = torch.where(valid[..., None], tokens, 100 * torch.randn(1, 6, 8))
-    after, _ = layer(query, support(changed, is_foreground, valid))
+    after, _ = layer(query, (3, 3), support(changed, is_foreground, valid))
     torch.testing.assert_close(before, after)
 
 
@@ -109,7 +109,7 @@ def test_no_row_of_attention_becomes_nan(cross, foreground, valid):
     layer = CycleAttention(8, EncoderConfig(heads=2, cross=cross)).train()
     flags = {"all": torch.ones(1, 5), "none": torch.zeros(1, 5), "first": torch.tensor([[1, 0, 0, 0, 0]])}
     tokens = torch.randn(1, 5, 8, requires_grad=True)
-    out, _ = layer(torch.randn(1, 7, 8), support(tokens, flags[foreground].bool(), flags[valid].bool()))
+    out, _ = layer(torch.randn(1, 7, 8), (1, 7), support(tokens, flags[foreground].bool(), flags[valid].bool()))
     out.sum().backward()
     assert out.isfinite().all()
     assert tokens.grad.isfinite().all()
@@ -119,7 +119,7 @@ def test_the_trace_says_what_became_of_every_token():
     layer = CycleAttention(8, EncoderConfig(heads=2)).eval()
     is_foreground = torch.arange(12).expand(1, -1) < 6
     valid = torch.arange(12).expand(1, -1) != 11
-    _, trace = layer(torch.randn(1, 30, 8), support(torch.randn(1, 12, 8), is_foreground, valid), explain=True)
+    _, trace = layer(torch.randn(1, 30, 8), (5, 6), support(torch.randn(1, 12, 8), is_foreground, valid), explain=True)
     attended = trace.bias[:, :, 0] == 0
     state = trace.state
     assert (state[..., 11] == CycleState.UNUSED).all()
@@ -135,7 +135,7 @@ def test_dropped_flags_let_tokens_through_in_training_alone():
     query = torch.randn(1, 30, 8)
 
     def let_through():
-        _, trace = layer(query, given, explain=True)
+        _, trace = layer(query, (1, query.shape[1]), given, explain=True)
         inconsistent = trace.state == CycleState.INCONSISTENT
         return float((trace.bias[:, :, 0] == 0)[inconsistent].float().mean())
 
@@ -150,9 +150,21 @@ def test_affinities_are_compared_in_full_precision_under_autocast():
     given = support(torch.randn(1, 200, 64), torch.rand(1, 200) < 0.5)
     query = torch.randn(1, 300, 64)
     with torch.autocast("cpu", torch.bfloat16):
-        _, trace = layer(query, given, explain=True)
+        _, trace = layer(query, (1, query.shape[1]), given, explain=True)
         q, k = layer.q(query)[:, None].float(), layer.k(given.tokens)[:, None].float()
     exact = cycle_consistency(
         *nearest_neighbours(q, k, given.valid[:, None]), given.is_foreground[:, None], given.valid[:, None]
     )
     assert torch.equal(trace.state != CycleState.INCONSISTENT, exact)
+
+
+def test_vanilla_attention_hears_every_token_but_still_reports_the_cycles():
+    given = support(torch.randn(1, 40, 8), torch.arange(40).expand(1, -1) < 20)
+    query = torch.randn(1, 30, 8)
+    vanilla = CycleAttention(8, EncoderConfig(heads=2, cross="vanilla")).eval()
+    cycle = CycleAttention(8, EncoderConfig(heads=2)).eval()
+    cycle.load_state_dict(vanilla.state_dict())
+    (_, heard), (_, filtered) = (layer(query, (5, 6), given, explain=True) for layer in (vanilla, cycle))
+    assert not heard.bias.any()
+    assert torch.equal(heard.state, filtered.state)
+    assert (heard.state == CycleState.INCONSISTENT).any()

@@ -77,3 +77,20 @@ def test_a_mask_of_whole_cells_survives_the_way_down_and_up():
     back = CORNER.upsample((cells == 1).float()[:, None], (473, 473))[:, 0] > 0.5
     truth = labels == 1
     assert (back & truth).sum() / (back | truth).sum() > 0.95
+
+
+@pytest.mark.parametrize("alignment", ["corner", "center"])
+@pytest.mark.parametrize("pixels", [65, 73, 120, 473])
+@pytest.mark.parametrize("stride", [4, 8, 16, 32])
+def test_maps_of_another_stride_keep_their_place(alignment, pixels, stride):
+    source, target = Grid(stride, alignment), Grid(8, alignment)
+
+    def positions(grid):
+        count = -(-pixels // grid.stride) if alignment == "corner" else pixels // grid.stride
+        return grid.centres(torch.arange(count), count)[:, 0].float()
+
+    ramp, wanted = positions(source), positions(target)
+    moved = target.regrid(ramp.expand(1, 1, len(ramp), len(ramp)), source, (len(wanted), len(wanted)))[0, 0, 0]
+    between = (wanted >= ramp[0]) & (wanted <= ramp[-1])  # beyond the outermost cells values are repeated
+    tolerance = 2.0 if alignment == "center" and stride < 8 else 1e-3  # the maximum of a ramp is its upper end
+    assert (moved - wanted)[between].abs().max() <= tolerance

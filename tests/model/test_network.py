@@ -290,3 +290,46 @@ def test_a_network_in_training_mode_keeps_its_backbone_in_evaluation_mode():
     model = tiny(SMALL).train()
     assert model.mixer.training
     assert not any(module.training for module in model.backbone.modules())
+
+
+def test_the_smallest_image_keeps_its_object():
+    model = tiny(SMALL)
+    labels = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
+    labels[..., 2, 2] = 1
+    support = model.encode_support(torch.rand(1, 1, 3, 8, 8), labels)
+    assert support.is_foreground[support.valid].tolist() == [True]
+
+
+@pytest.mark.parametrize("count", [0, 1, -5])
+def test_fewer_than_two_tokens_are_refused(count):
+    with pytest.raises(ConfigError, match=f"tokens_per_shot is {count}; expected at least 2"):
+        tiny(SMALL)(episode(batch=1), tokens_per_shot=count)
+
+
+@pytest.mark.parametrize("name", ["full", "predicted", "baseline"])
+def test_a_support_made_under_autocast_serves_outside_it(name):
+    model = tiny(narrow(ABLATIONS[name]))
+    given = episode(batch=1)
+    with torch.inference_mode():
+        with torch.autocast("cpu", torch.bfloat16):
+            support = model.encode_support(given.support_images, given.support_labels)
+        rough, exact = model.segment(given.query_images, support), model(given)
+    assert (rough.probability - exact.probability).abs().mean() < 0.02
+
+
+def test_one_support_for_many_queries_compiles_without_a_graph_break():
+    model = tiny(SMALL)
+    given, queries = episode(batch=1), episode(batch=3).query_images
+    with torch.no_grad():
+        support = model.encode_support(given.support_images, given.support_labels)
+        compiled = torch.compile(model.segment, backend="aot_eager", fullgraph=True)
+        found, expected = compiled(queries, support).logits, model.segment(queries, support).logits
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_an_explained_forward_exports_too():
+    model = tiny(SMALL)
+    made = replace(episode(batch=1, shots=2), query_labels=None, trusted=True)
+    program = torch.export.export(model, (made,), {"explain": True})
+    found, expected = program.module()(made, explain=True), model(made, explain=True)
+    torch.testing.assert_close(found.explanation.prior, expected.explanation.prior)

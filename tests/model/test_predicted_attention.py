@@ -20,7 +20,7 @@ def slow_read(values, x, y):
 
 
 def slow_attention(layer, query, grid):
-    """Equation 5 with loops over episodes, tokens, heads and points."""
+    """Equation 6 with loops over episodes, tokens, heads and points."""
     height, width = grid
     q, v = layer.q(query), layer.v(query)
     guide = q + coordinates(height, width, query.shape[-1], query.device)

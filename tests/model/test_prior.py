@@ -67,8 +67,10 @@ def test_a_query_that_looks_the_same_everywhere_gives_a_map_of_zeros():
     assert prior.abs().max() < 1e-3
 
 
-def test_a_shot_without_foreground_has_no_say():
+@pytest.mark.parametrize("length", [1.0, 1e-3, 0.0])
+def test_a_shot_without_foreground_has_no_say(length):
     query, high, mask = case(batch=1)
+    query = query * length
     mask[:, 1] = False
     both = prior_map(query, *support_vectors(high, mask))
     alone = prior_map(query, *support_vectors(high[:, :1], mask[:, :1]))

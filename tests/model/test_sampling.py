@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from cyctr.model.sampling import Sample, sample_tokens
+from cyctr.seeding import random_bits
 
 
 def cells_with(foreground: int, grid: int = 60, ignored: int = 0, shots: int = 1) -> torch.Tensor:
@@ -99,3 +100,35 @@ def test_gather_brings_the_rows_at_the_drawn_cells():
     sample = draw(cells)
     values = torch.arange(3600.0)[None, :, None].repeat(1, 1, 2)
     assert torch.equal(sample.gather(values)[..., 1], sample.index.float())
+
+
+def slow_sample(cells, count, seed):
+    """The rule for one episode with lists: which (place) each class gives."""
+    shots, area = cells.shape[0], cells[0].numel()
+    luck = random_bits(torch.tensor([seed]), area)[0].tolist()
+    chosen = {}
+    quota = count // 2
+    for label in (1, 0):
+        places = [p for p in range(shots * area) if int(cells.flatten()[p]) == label]
+        places.sort(key=lambda p: luck[p % area])
+        taken = places[:quota]
+        if len(places) > len(taken):  # cells of equal luck on both sides of the limit go together
+            limit = luck[places[len(taken)] % area]
+            taken_clean = [p for p in taken if luck[p % area] != limit]
+        else:
+            taken_clean = taken
+        chosen[label] = set(taken_clean)
+        quota = count - len(taken)
+    return chosen
+
+
+@pytest.mark.parametrize("shots", [1, 3])
+@pytest.mark.parametrize("foreground", [1, 9, 25, 60, 99])
+def test_sampling_equals_a_walk_through_sorted_lists(foreground, shots):
+    cells = cells_with(foreground, grid=10, ignored=1, shots=shots)
+    for seed in range(5):
+        sample = draw(cells, 30 * shots, seed)
+        slow = slow_sample(cells[0], 30 * shots, seed)
+        for label in (1, 0):
+            mine = sample.index[sample.valid & (sample.is_foreground == bool(label))]
+            assert set(mine.tolist()) == slow[label]

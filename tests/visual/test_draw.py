@@ -28,14 +28,14 @@ def test_an_outline_is_the_rim_of_a_mask():
 
 
 def test_heat_grows_brighter_with_the_value():
-    shades = heat(np.linspace(0, 1, 5)[None], (1, 5)).astype(int).sum(-1)[0]
+    shades = heat(np.linspace(0, 1, 5)[None]).astype(int).sum(-1)[0]
     assert (np.diff(shades) > 0).all()
 
 
 def test_a_cycle_map_colours_each_token_by_its_state():
     image = np.zeros((80, 80, 3), np.uint8)
     state = torch.tensor([CycleState.CONSISTENT_FOREGROUND, CycleState.CONSISTENT_BACKGROUND, CycleState.INCONSISTENT, 0])
-    drawn = cycle_map(image, torch.tensor([0, 7, 56, 63]), state, (8, 8))
+    drawn = cycle_map(image, np.array([[5, 5], [75, 5], [5, 75], [75, 75]]), state, radius=3)
     assert [tuple(drawn[y, x]) for y, x in ((5, 5), (5, 75), (75, 5))] == [RED, BLUE, GREY]
     assert tuple(drawn[75, 75]) == tuple(drawn[40, 40])
 
@@ -55,6 +55,12 @@ def test_a_sheet_has_a_row_per_episode_and_a_column_per_view():
     page = episode_sheet(given, prediction, "title", ["a", "b", "c"], factor=2)
     assert page.width > len(COLUMNS) * 130
     assert page.height > 3 * 130
+
+
+def test_a_sheet_takes_a_query_of_another_size_than_its_support():
+    given = episode(batch=1, size=33, query_size=97)
+    page = episode_sheet(given, tiny()(given, explain=True), "title", ["a"], factor=1)
+    assert page.width > len(COLUMNS) * 97
 
 
 def test_a_sheet_of_an_unexplained_prediction_is_refused():

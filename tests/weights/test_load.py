@@ -179,3 +179,17 @@ def test_without_weights_a_network_is_built_without_reading_anything(monkeypatch
     backbone = load_backbone(replace(BackboneConfig(ARCHITECTURE), weights=None))
     assert backbone.config.weights is None
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_a_pretrained_tag_of_timm_brings_its_weights_and_its_normalisation(monkeypatch):
+    timm = compat.timm()
+    tag = next(name for name in timm.list_pretrained("resnet18.*"))
+    network = timm.create_model(tag)
+    network.load_state_dict(random_state("resnet18"), strict=False)
+    network.pretrained_cfg = {**network.pretrained_cfg, "mean": (0.1, 0.2, 0.3), "std": (1.0, 2.0, 3.0)}
+    create = timm.create_model
+    offline = lambda name, pretrained=False, **options: network if pretrained else create(name, **options)  # noqa: E731
+    monkeypatch.setattr(timm, "create_model", offline)
+    backbone = load_backbone(BackboneConfig("resnet18", weights=f"timm:{tag}"))
+    assert torch.equal(backbone.body.conv1.weight, network.conv1.weight)
+    assert torch.equal(backbone.std.flatten(), torch.tensor([1.0, 2.0, 3.0]))

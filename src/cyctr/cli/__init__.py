@@ -43,6 +43,3 @@ def main() -> None:
     except CyctrError as error:
         print(f"cyctr: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("cyctr: interrupted", file=sys.stderr)
-        sys.exit(130)

@@ -10,7 +10,7 @@ import typer
 def demo(
     output: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")] = Path("demo"),
     steps: Annotated[int, typer.Option(min=1, help="Training steps of 8 episodes.")] = 200,
-    seed: Annotated[int, typer.Option(help="Another seed, another network.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Another seed, another network.")] = 0,
 ) -> None:
     """Train a small network on synthetic classes, then segment classes it has never seen.
 
@@ -20,13 +20,11 @@ def demo(
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from cyctr.config import BackboneConfig, EncoderConfig, ModelConfig
-    from cyctr.data.synthetic import SyntheticEpisodes
-    from cyctr.engine.fit import fit, score
+    from cyctr.engine import demonstration
+    from cyctr.engine.fit import score
     from cyctr.errors import CyctrError
     from cyctr.evaluation.metrics import overlap
     from cyctr.losses import Losses
-    from cyctr.model import build
     from cyctr.visual.episode import episode_sheet
 
     try:
@@ -36,12 +34,8 @@ def demo(
     path = output / "episodes.png"
     if path.is_dir() or not os.access(output, os.W_OK):
         raise CyctrError(f"{path}: cannot be written; choose another --output")
-    base, novel = SyntheticEpisodes(range(400), seed=1), SyntheticEpisodes(range(1000, 1100), seed=2)
-    config = ModelConfig(dim=64, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=4, points=4))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = build(config).eval()
-    before = score(model, novel, count=96)
+    model = demonstration.untrained(seed)
+    before = score(model, demonstration.NOVEL, count=96)
 
     console = Console(stderr=True)
     columns = (
@@ -57,16 +51,19 @@ def demo(
         def on_step(step: int, losses: Losses) -> None:
             progress.update(task, completed=step + 1, loss=f"Dice loss {losses.main.item():.3f}")
 
-        fit(model, base, steps, rate=2e-3, seed=seed, on_step=on_step)
-    after = score(model, novel, count=96)
+        demonstration.train(model, steps, seed, on_step)
+    after = score(model, demonstration.NOVEL, count=96)
 
-    episode = novel.batch(500, 5)
+    episode = demonstration.NOVEL.batch(500, 5)
     with torch.inference_mode():
         prediction = model(episode, explain=True)
     assert episode.query_labels is not None
     pairs = zip(prediction.mask, episode.query_labels, strict=True)
     captions = [f"IoU {overlap(mask, labels).iou:.2f}" for mask, labels in pairs]
     title = "Five classes the network has never seen, one labelled image each"
-    episode_sheet(episode, prediction, title, captions).save(path)
+    try:
+        episode_sheet(episode, prediction, title, captions).save(path)
+    except OSError as error:
+        raise CyctrError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
     print(f"IoU on 96 episodes of 100 held-out classes: {before.iou:.3f} untrained, {after.iou:.3f} trained")
     print(f"pictures: {path}")

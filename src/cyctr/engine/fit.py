@@ -10,6 +10,7 @@ from cyctr.config import PAPER, LossConfig
 from cyctr.evaluation.metrics import Overlap, overlap
 from cyctr.losses import Losses, episode_loss
 from cyctr.model import CyCTR
+from cyctr.seeding import random_bits
 from cyctr.types import Episode
 
 
@@ -41,7 +42,9 @@ def fit(
         for step in range(steps):
             episode = episodes.batch(step * batch, batch)
             seeds = torch.arange(step * batch, (step + 1) * batch)
-            losses = episode_loss(model(episode, seeds), episode, loss)
+            position = random_bits(seeds[:1], 1).item() / 2**32
+            tokens = model.config.sampling.training_tokens(position, episode.shots)
+            losses = episode_loss(model(episode, seeds, tokens), episode, loss)
             optimizer.zero_grad()
             losses.total.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)

@@ -51,10 +51,10 @@ class Backbone(nn.Module):
             raise ConfigError(f"backbone.taps is {self.taps}; {config.name} has levels 0 to {len(levels) - 1}")
         channels = [levels[tap].shape[1] for tap in self.taps]
         self.mid_channels, self.high_channels = channels[0] + channels[1], channels[2]
-        placed = [_place(config.name, levels[tap].shape[-1]) for tap in self.taps]
+        self._placed = [_place(config.name, levels[tap].shape[-1]) for tap in self.taps]
         # the cells are those of the tap at stride 8; without one, of the finest that is coarser
-        self._reference = min(range(3), key=lambda i: (placed[i].stride < STRIDE, placed[i].stride))
-        self.grid = placed[self._reference]
+        self._reference = min(range(3), key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
+        self.grid = self._placed[self._reference]
         self.accelerated = False
         shape = (1, 3, 1, 1)
         self.register_buffer("mean", torch.tensor(config.mean or mean).view(shape), persistent=False)
@@ -72,15 +72,15 @@ class Backbone(nn.Module):
 
     def _extract(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The mid and high maps of a piece of the batch."""
-        if images.dtype == torch.uint8:
-            images = images.to(self.mean.dtype) / 255
-        images = (images - self.mean) / self.std
+        scale = 255 if images.dtype == torch.uint8 else 1
+        images = (images.to(self.mean.dtype) / scale - self.mean) / self.std
         if self.accelerated:
             images = images.contiguous(memory_format=torch.channels_last)
         levels = self.body(images)
         taps = [levels[tap] for tap in self.taps]
         size = taps[self._reference].shape[-2:]
-        low, middle, high = (self._fit(tap, size) for tap in taps)
+        pairs = zip(taps, self._placed, strict=True)
+        low, middle, high = (self.grid.regrid(tap, placed, size) for tap, placed in pairs)
         return torch.cat([low, middle], 1), high
 
     def train(self, mode: bool = True) -> Self:
@@ -98,7 +98,8 @@ class Backbone(nn.Module):
                 f"{self.config.name} is accelerated and takes no weights any more; load them before accelerate()"
             )
         own = self.body.state_dict()
-        flat = {name: name if name in state else name.replace("_", ".", 1) for name in own}  # timm joins stem.0 to stem_0
+        joined = {name: name.replace("_", ".", 1) for name in own}  # timm joins stem.0 to stem_0
+        flat = {name: other if name not in state and other in state else name for name, other in joined.items()}
         needed = {name: flat[name] for name in own if not name.endswith("num_batches_tracked")}
         missing = [there for there in needed.values() if there not in state]
         wrong = [there for here, there in needed.items() if there in state and state[there].shape != own[here].shape]
@@ -133,13 +134,6 @@ class Backbone(nn.Module):
         self.accelerated = True
         return self
 
-    def _fit(self, tap: Tensor, size: torch.Size) -> Tensor:
-        if tap.shape[-2:] == size:
-            return tap
-        if tap.shape[-1] > size[-1]:
-            return F.adaptive_max_pool2d(tap, list(size))  # as the pool that follows it would
-        return F.interpolate(tap, size, mode="bilinear", align_corners=self.grid.alignment == "corner")
-
 
 def _create_body(config: BackboneConfig) -> tuple[nn.Module, Any, Any]:
     """A network that maps normalised images to a list of feature maps, with the mean and std it was trained for."""
@@ -152,10 +146,16 @@ def _create_body(config: BackboneConfig) -> tuple[nn.Module, Any, Any]:
         raise ConfigError(f"backbone.name is {config.name!r}; expected 'tiny' or the name of a timm network: {hint}")
     try:
         body = timm.create_model(config.name, features_only=True, output_stride=STRIDE)
-    except (TypeError, AssertionError, NotImplementedError):  # how timm says that it cannot dilate this one
+    except (
+        TypeError,
+        AssertionError,
+        RuntimeError,
+        AttributeError,
+        ValueError,
+    ):  # how timm says that it cannot dilate this one
         try:
             body = timm.create_model(config.name, features_only=True)
-        except (RuntimeError, TypeError, AttributeError) as error:
+        except (TypeError, AssertionError, RuntimeError, AttributeError, ValueError) as error:
             raise ConfigError(
                 f"backbone.name is {config.name!r}, which gives no feature maps ({error}); choose another"
             ) from error
@@ -239,6 +239,7 @@ def _place(name: str, side: int) -> Grid:
 def _agree(one: nn.Module, other: nn.Module) -> bool:
     image = torch.randn(1, 3, _PROBE, _PROBE, generator=torch.Generator().manual_seed(0))
     image = image.to(next(one.parameters()).device)
-    with torch.no_grad():
+    exact = torch.backends.cudnn.flags(allow_tf32=False)
+    with torch.no_grad(), torch.autocast(image.device.type, enabled=False), exact:
         pairs = zip(one(image), other(image), strict=True)
         return all(bool((a - b).abs().max() <= 1e-3 * (a.abs().max() + 1e-6)) for a, b in pairs)

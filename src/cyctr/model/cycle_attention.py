@@ -76,11 +76,14 @@ class CycleAttention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.out = nn.Linear(dim, dim) if config.output_projection else nn.Identity()
 
-    def forward(self, query: Tensor, support: Support, explain: bool = False) -> tuple[Tensor, CrossTrace | None]:
+    def forward(
+        self, query: Tensor, grid: tuple[int, int], support: Support, explain: bool = False
+    ) -> tuple[Tensor, CrossTrace | None]:
         """Gathers support information for every query token.
 
         Args:
             query: (B, hw, d).
+            grid: (h, w) of the query; attention over all tokens does not need it.
             support: its tokens are keys and values.
             explain: also return what happened.
 
@@ -88,7 +91,9 @@ class CycleAttention(nn.Module):
             (B, hw, d), and the trace if asked for.
         """
         q, k, v = self._split(self.q(query)), self._split(self.k(support.tokens)), self._split(self.v(support.tokens))
-        usable, consistent = self._choose(q, k, support)  # (B, heads, N) each
+        valid = support.valid[:, None].expand(-1, self.heads, -1)  # (B, heads, N)
+        consistent = self._consistent(q, k, support) if self.cross != "vanilla" or explain else valid
+        usable = self._usable(valid if self.cross == "vanilla" else consistent, support)
         bias = torch.zeros_like(usable, dtype=q.dtype).masked_fill(~usable, -math.inf)[:, :, None]  # (B, heads, 1, N)
         dropout = self.dropout if self.training else 0.0
         rows = bias.expand(-1, -1, q.shape[2], -1)  # (B, heads, hw, N) without a copy
@@ -101,23 +106,23 @@ class CycleAttention(nn.Module):
     def _split(self, tokens: Tensor) -> Tensor:
         return tokens.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, tokens, d / heads)
 
-    def _choose(self, q: Tensor, k: Tensor, support: Support) -> tuple[Tensor, Tensor]:
-        """The tokens attended to and the cycle-consistent ones; the first is never empty."""
+    def _consistent(self, q: Tensor, k: Tensor, support: Support) -> Tensor:
+        """(B, heads, N) the tokens whose round trip ends where it began."""
         valid, is_foreground = support.valid[:, None], support.is_foreground[:, None]  # (B, 1, N)
-        if self.cross == "vanilla":
-            every = valid.expand(-1, self.heads, -1)
-            return _or_all(every, every), every
         # float32 even under autocast: rounding to bfloat16 makes ties, and ties change who is nearest
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             neighbours = nearest_neighbours(q.float(), k.float(), valid)
-            consistent = cycle_consistency(*neighbours, is_foreground, valid)  # (B, heads, N)
-        allowed = consistent
+            return cycle_consistency(*neighbours, is_foreground, valid)
+
+    def _usable(self, allowed: Tensor, support: Support) -> Tensor:
+        """(B, heads, N) the tokens attended to; never none."""
+        valid, is_foreground = support.valid[:, None], support.is_foreground[:, None]
         if self.training and self.flag_dropout:
-            let_through = torch.rand(consistent.shape, device=q.device) < self.flag_dropout
-            allowed = consistent | (valid & let_through)
+            let_through = torch.rand(allowed.shape, device=allowed.device) < self.flag_dropout
+            allowed = allowed | (valid & let_through)
         if self.cross == "cycle_foreground":
             allowed = _or_all(allowed & is_foreground, valid & is_foreground)
-        return _or_all(allowed, valid), consistent
+        return _or_all(allowed, valid)
 
 
 def _or_all(chosen: Tensor, candidates: Tensor) -> Tensor:

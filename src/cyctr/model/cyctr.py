@@ -151,6 +151,8 @@ class CyCTR(nn.Module):
         elif self.config.reads == "maps":
             every = self.merge_support(reduced.flatten(0, 1), prototype.repeat_interleave(shots, 0))
             maps = every.unflatten(0, (batch, shots))  # (B, K, d, h, w)
+        # float32, so that a support made under autocast serves outside it too
+        tokens, prototype, maps = tokens.float(), prototype.float(), None if maps is None else maps.float()
         return Support(
             prototype, high, high_valid, tokens, sample.index, sample.is_foreground, sample.valid, maps, (height, width)
         )
@@ -159,7 +161,10 @@ class CyCTR(nn.Module):
         batch, shots, height, width = cells.shape
         if seeds is None:
             seeds = torch.full((batch,), self.config.sampling.seed, device=cells.device)
-        count = min(tokens_per_shot or self.config.sampling.tokens_per_shot, height * width) * shots
+        per_shot = self.config.sampling.tokens_per_shot if tokens_per_shot is None else tokens_per_shot
+        if per_shot < 2:
+            raise ConfigError(f"tokens_per_shot is {per_shot}; expected at least 2, one for each class")
+        count = max(2, min(per_shot, height * width) * shots)
         return sample_tokens(cells, count if self.config.reads == "tokens" else 0, seeds)
 
     def _decode(
@@ -172,7 +177,8 @@ class CyCTR(nn.Module):
         logits = self.backbone.grid.upsample(self.classifier(encoded).float(), size)  # (B, 2, H, W)
         if not explain:
             return logits, None
-        return logits, Explanation(prior, support.index, support.valid, support.grid, traces)
+        cells = self.backbone.grid
+        return logits, Explanation(prior, support.index, support.valid, support.grid, cells.stride, cells.alignment, traces)
 
     def _predict_support(self, reduced_query: Tensor, reduced_support: Tensor, episode: Episode) -> Tensor:
         assert self.auxiliary is not None

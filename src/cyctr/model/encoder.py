@@ -1,4 +1,4 @@
-"""The CyCTR encoders: self-alignment of the query, then cross-alignment with the support, L times (figure 2)."""
+"""The CyCTR encoders: self-alignment of the query, then cross-alignment with the support, L times (figure 3)."""
 
 from torch import Tensor, nn
 
@@ -28,24 +28,29 @@ class Encoder(nn.Module):
     def __init__(self, dim: int, config: EncoderConfig) -> None:
         super().__init__()
         self.self_attention, self.self_mix = PredictedAttention(dim, config), Mix(dim, config)
-        if config.cross == "predicted":
-            self.cross_attention: nn.Module | None = PredictedAttention(dim, config)
-        else:
-            self.cross_attention = None if config.cross == "none" else CycleAttention(dim, config)
-        self.cross_mix = Mix(dim, config) if self.cross_attention is not None else None
+        if config.cross != "none":
+            cross = PredictedCrossAttention if config.cross == "predicted" else CycleAttention
+            self.cross_attention, self.cross_mix = cross(dim, config), Mix(dim, config)
+        self.crosses = config.cross != "none"
 
     def forward(
         self, tokens: Tensor, grid: tuple[int, int], support: Support, explain: bool = False
     ) -> tuple[Tensor, CrossTrace | None]:
         """Encodes (B, hw, d) query tokens; the trace is that of the cross-alignment block, if asked for."""
         tokens = self.self_mix(tokens, self.self_attention(tokens, grid))
-        trace = None
-        if isinstance(self.cross_attention, CycleAttention):
-            attended, trace = self.cross_attention(tokens, support, explain)
-            tokens = self.cross_mix(tokens, attended)  # type: ignore[misc]
-        elif isinstance(self.cross_attention, PredictedAttention):
-            tokens = self.cross_mix(tokens, self.cross_attention(tokens, grid, support.maps))  # type: ignore[misc]
-        return tokens, trace
+        if not self.crosses:
+            return tokens, None
+        attended, trace = self.cross_attention(tokens, grid, support, explain)
+        return self.cross_mix(tokens, attended), trace
+
+
+class PredictedCrossAttention(PredictedAttention):
+    """The ablation "CyCTR (pred)": query tokens read predicted positions of the support instead of attending to tokens."""
+
+    def forward(  # type: ignore[override]
+        self, query: Tensor, grid: tuple[int, int], support: Support, explain: bool = False
+    ) -> tuple[Tensor, CrossTrace | None]:
+        return super().forward(query, grid, support.maps), None
 
 
 class TransformerMixer(nn.Module):

@@ -57,6 +57,8 @@ class Grid:
             (B, C, H, W): bilinear between cells, constant beyond the outermost ones.
         """
         height, width = maps.shape[-2:]
+        if (height, width) == tuple(size) and self.stride == 1:
+            return maps
         if self.alignment == "corner":
             inner = ((height - 1) * self.stride + 1, (width - 1) * self.stride + 1)
             maps = F.interpolate(maps, inner, mode="bilinear", align_corners=True)
@@ -66,6 +68,25 @@ class Grid:
         if bottom > 0 or right > 0:
             maps = F.pad(maps, (0, max(right, 0), 0, max(bottom, 0)), mode="replicate")
         return maps[..., : size[0], : size[1]]
+
+    def centres(self, index: Tensor, width: int) -> Tensor:
+        """(N, 2) the (x, y) in pixels of cells, given as places in h * w."""
+        offset = 0.0 if self.alignment == "corner" else (self.stride - 1) / 2
+        return torch.stack([index % width, index // width], -1) * self.stride + offset
+
+    def regrid(self, maps: Tensor, source: "Grid", size: tuple[int, int]) -> Tensor:
+        """Maps of another stride on this grid of (h, w) cells: finer ones are thinned out, coarser ones interpolated.
+
+        Args:
+            maps: (B, C, h', w') on `source`, laid over the same image.
+            source: where the cells of the maps sit.
+            size: (h, w) here.
+        """
+        if source.stride < self.stride:
+            ratio = self.stride // source.stride
+            maps = maps[..., ::ratio, ::ratio] if source.alignment == "corner" else F.max_pool2d(maps, ratio)
+        ratio = max(1, source.stride // self.stride)
+        return Grid(ratio, source.alignment).upsample(maps, size)  # also crops, or repeats the rim
 
     def _anchors(self, count: int, labels: Tensor) -> Tensor:
         """(count,) the pixel that each cell along one side sits on."""

@@ -1,4 +1,4 @@
-"""Predicted attention: each token says where to look and how much each place counts (section 3.3.1, equation 5)."""
+"""Predicted attention: each token says where to look and how much each place counts (section 3.3.1, equation 6)."""
 
 import math
 
@@ -55,7 +55,8 @@ class PredictedAttention(nn.Module):
         batch, tokens, dim = query.shape
         q = self.q(query)
         guide = q + coordinates(*grid, dim, query.device).to(q.dtype)
-        offsets = self._per_head(self.offsets(guide).float(), 2)  # (B, heads, P, hw, 2)
+        with torch.autocast(query.device.type, enabled=False):  # a place nine cells away needs more than eight bits
+            offsets = self._per_head(self.offsets(guide.float()), 2)  # (B, heads, P, hw, 2)
         weights = self._per_head(self.weights(guide).float(), 1).squeeze(-1).softmax(2)  # (B, heads, P, hw)
         weights = self.dropout(weights)
 

@@ -43,8 +43,10 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
     hidden = torch.finfo(similarity.dtype).min
     best = similarity.masked_fill(~valid[:, :, None], hidden).amax(-1).float()  # (B, K, hw)
     best = best / query.float().norm(dim=-1).clamp_min(1e-12)  # a cosine: the length of a query vector moves no maximum
+    present = valid.any(-1, keepdim=True)  # (B, K, 1): a shot without foreground says nothing
+    best = best.masked_fill(~present, 0.0)
     low, high = best.amin(-1, keepdim=True), best.amax(-1, keepdim=True)
-    spread = (best - low) / (high - low).clamp_min(1e-4)  # (B, K, hw); rounding noise is not spread out
-    present = valid.any(-1, keepdim=True).float()  # (B, K, 1): a shot without foreground says nothing
-    mean = (spread * present).sum(1) / present.sum(1).clamp_min(1)  # (B, hw)
+    noise = max(1e-4, 2 * torch.finfo(similarity.dtype).eps)  # of rounding: it is not spread out
+    spread = (best - low) / (high - low).clamp_min(noise)  # (B, K, hw)
+    mean = spread.sum(1) / present.sum(1).clamp_min(1)  # (B, hw)
     return mean.unflatten(1, query_high.shape[-2:])

@@ -51,32 +51,26 @@ def outline(mask: NDArray[np.bool_], width: int = 1) -> NDArray[np.bool_]:
     return mask & ~inner
 
 
-def heat(values: NDArray[np.floating], size: tuple[int, int]) -> Pixels:
-    """A map in [0, 1] as colours from dark to bright, at `size` (height, width)."""
+def heat(values: NDArray[np.floating]) -> Pixels:
+    """A (H, W) map in [0, 1] as colours from dark to bright."""
     level = np.clip(values, 0, 1) * (len(_HEAT) - 1)
     low = np.minimum(level.astype(int), len(_HEAT) - 2)
-    colours = _HEAT[low] + (_HEAT[low + 1] - _HEAT[low]) * (level - low)[..., None]
-    picture = Image.fromarray(colours.astype(np.uint8))
-    return np.asarray(picture.resize((size[1], size[0]), Image.Resampling.BILINEAR))
+    return (_HEAT[low] + (_HEAT[low + 1] - _HEAT[low]) * (level - low)[..., None]).astype(np.uint8)
 
 
-def cycle_map(image: Pixels, index: Tensor, state: Tensor, grid: tuple[int, int]) -> Pixels:
+def cycle_map(image: Pixels, centres: NDArray[np.floating], state: Tensor, radius: float) -> Pixels:
     """A support image with its sampled tokens: red and blue for consistent foreground and background, grey for the rest.
 
     Args:
-        image: the support image, at any size.
-        index: (N,) int64 places of the tokens in h * w of this image.
+        image: the support image.
+        centres: (N, 2) the (x, y) of each token, in pixels of the image.
         state: (N,) uint8 of `CycleState`.
-        grid: (h, w).
+        radius: of a token's dot, in pixels.
     """
-    height, width = image.shape[:2]
     canvas = Image.fromarray((image * 0.45 + 140).astype(np.uint8))
     draw = ImageDraw.Draw(canvas)
-    step_y, step_x = height / grid[0], width / grid[1]
-    radius = max(1.0, 0.33 * min(step_y, step_x))
-    for place, kind in zip(index.tolist(), state.tolist(), strict=True):
+    for (x, y), kind in zip(centres.tolist(), state.tolist(), strict=True):
         if kind != CycleState.UNUSED:
-            y, x = (place // grid[1] + 0.5) * step_y, (place % grid[1] + 0.5) * step_x
             draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=_TOKEN_COLOURS[CycleState(kind)])
     return np.asarray(canvas)
 
@@ -89,8 +83,9 @@ def majority_state(state: Tensor) -> Tensor:
 def sheet(
     rows: Sequence[Sequence[Pixels]], columns: Sequence[str], captions: Sequence[str], title: str, footer: str
 ) -> Image.Image:
-    """A contact sheet: equal cells under column titles, a caption below each row."""
-    height, width = rows[0][0].shape[:2]
+    """A contact sheet: pictures under column titles, a caption below each row."""
+    height = max(cell.shape[0] for row in rows for cell in row)
+    width = max(cell.shape[1] for row in rows for cell in row)
     gap, margin = 12, 28
     title_font, head_font, text_font = (ImageFont.load_default(size) for size in (24, 16, 14))
     top, line, foot = margin + 34, 24, 30

@@ -8,6 +8,7 @@ from PIL import Image
 from torch import Tensor
 
 from cyctr.errors import DataError
+from cyctr.model.grid import Grid
 from cyctr.types import Episode, Prediction
 from cyctr.visual.draw import BLUE, GREEN, Pixels, cycle_map, enlarge, heat, majority_state, overlay, sheet, to_pixels
 
@@ -38,14 +39,18 @@ def _row(episode: Episode, prediction: Prediction, i: int, factor: int) -> list[
     assert explanation is not None
     assert episode.query_labels is not None
     support, query = (enlarge(to_pixels(image), factor) for image in (episode.support_images[i, 0], episode.query_images[i]))
+    grid = Grid(explanation.stride, explanation.alignment)
+    size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
+    prior = enlarge(heat(grid.upsample(explanation.prior[i, None, None], size)[0, 0].cpu().numpy()), factor)
     height, width = explanation.support_grid
     first = explanation.index[i] < height * width  # tokens of the first shot
-    state = majority_state(explanation.cross[-1].state[i])
+    state = majority_state(explanation.cross[-1].state[i])[first]
+    centres = grid.centres(explanation.index[i][first], width).cpu().numpy() * factor + (factor - 1) / 2
     return [
         overlay(support, _enlarged(episode.support_labels[i, 0] == 1, factor)),
         overlay(query, _enlarged(episode.query_labels[i] == 1, factor), BLUE),
-        heat(explanation.prior[i].numpy(), query.shape[:2]),
-        cycle_map(support, explanation.index[i][first], state[first], explanation.support_grid),
+        prior,
+        cycle_map(support, centres, state, radius=0.33 * grid.stride * factor),
         overlay(query, _enlarged(prediction.mask[i], factor), GREEN),
     ]
 

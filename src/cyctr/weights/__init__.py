@@ -34,7 +34,8 @@ def load_backbone(config: BackboneConfig) -> Backbone:
                 f"backbone.weights is {entry.name!r}, made for {entry.architecture}, but backbone.name is {config.name!r}; "
                 f"set backbone.name to {entry.architecture!r}"
             )
-        return Backbone(replace(config, **entry.settings)).load(cache.load(entry))
+        own = {name: value for name in ("mean", "std") if (value := getattr(config, name)) is not None}
+        return Backbone(replace(config, **{**entry.settings, **own})).load(cache.load(entry))
     if config.weights.startswith(_TIMM):
         state, mean, std = _from_timm(config.weights.removeprefix(_TIMM))
         return Backbone(replace(config, mean=config.mean or mean, std=config.std or std)).load(state)
@@ -42,8 +43,8 @@ def load_backbone(config: BackboneConfig) -> Backbone:
 
 
 def load_model(config: ModelConfig) -> CyCTR:
-    """The network of a configuration, its backbone loaded and the rest untrained."""
-    return CyCTR(config, load_backbone(config.backbone))
+    """The network of a configuration in evaluation mode, its backbone loaded and the rest untrained."""
+    return CyCTR(config, load_backbone(config.backbone)).eval()
 
 
 def _from_file(file: str, architecture: str) -> dict[str, Tensor]:

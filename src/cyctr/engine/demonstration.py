@@ -1,0 +1,28 @@
+"""The demonstration: a small network, the classes it learns from and those it has never seen."""
+
+from collections.abc import Callable
+
+import torch
+
+from cyctr.config import BackboneConfig, EncoderConfig, ModelConfig
+from cyctr.data.synthetic import SyntheticEpisodes
+from cyctr.engine.fit import fit
+from cyctr.losses import Losses
+from cyctr.model import CyCTR, build
+
+BASE = SyntheticEpisodes(range(400), seed=1)
+NOVEL = SyntheticEpisodes(range(1000, 1100), seed=2)
+STEPS = 200
+
+
+def untrained(seed: int = 0) -> CyCTR:
+    """The network before it has seen anything."""
+    config = ModelConfig(dim=64, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=4, points=4))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return build(config).eval()
+
+
+def train(model: CyCTR, steps: int = STEPS, seed: int = 0, on_step: Callable[[int, Losses], None] | None = None) -> None:
+    """Half a minute of training on the base classes."""
+    fit(model, BASE, steps, rate=2e-3, seed=seed, on_step=on_step)
