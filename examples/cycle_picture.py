@@ -1,4 +1,4 @@
-"""Draws round trips of the cycle-consistency test, computed by a network that was trained for half a minute.
+"""Draws round trips of the cycle-consistency test, computed by a network that was trained for a minute.
 
     python examples/cycle_picture.py docs/images/cycle.png
 
@@ -20,7 +20,7 @@ from cyctr.model.grid import Grid
 from cyctr.types import CrossTrace, CycleState
 from cyctr.visual.draw import BLUE, GREY, INK, PAPER, RED, enlarge, overlay, to_pixels
 
-FACTOR, GAP, MARGIN = 4, 150, 30
+FACTOR, GAP, MARGIN = 3, 150, 30
 COLOURS = {CycleState.INCONSISTENT: GREY, CycleState.CONSISTENT_BACKGROUND: BLUE, CycleState.CONSISTENT_FOREGROUND: RED}
 
 

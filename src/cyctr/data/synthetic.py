@@ -4,7 +4,7 @@ A class is a texture in two colours. Shape, place, size, turn and light change f
 stand objects in the same colours with other textures, so that colour alone does not find the class.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,8 +84,12 @@ class SyntheticEpisodes:
 
     def batch(self, start: int, count: int) -> Episode:
         """Episodes `start` to `start + count - 1`."""
+        return self.pick(range(start, start + count))
+
+    def pick(self, indices: Iterable[int]) -> Episode:
+        """The episodes of these numbers."""
         images, labels = [], []
-        for index in range(start, start + count):
+        for index in indices:
             random = np.random.default_rng((self.seed, index))
             number = int(self.classes[int(random.integers(len(self.classes)))])
             drawn = [draw_image(number, self.size, random) for _ in range(self.shots + 1)]

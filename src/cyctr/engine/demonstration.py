@@ -10,9 +10,9 @@ from cyctr.engine.fit import fit
 from cyctr.losses import Losses
 from cyctr.model import CyCTR, build
 
-BASE = SyntheticEpisodes(range(400), seed=1)
-NOVEL = SyntheticEpisodes(range(1000, 1100), seed=2)
-STEPS = 200
+BASE = SyntheticEpisodes(range(400), size=129, seed=1)
+NOVEL = SyntheticEpisodes(range(1000, 1100), size=129, seed=2)
+STEPS = 240
 
 
 def untrained(seed: int = 0) -> CyCTR:
@@ -24,5 +24,5 @@ def untrained(seed: int = 0) -> CyCTR:
 
 
 def train(model: CyCTR, steps: int = STEPS, seed: int = 0, on_step: Callable[[int, Losses], None] | None = None) -> None:
-    """Half a minute of training on the base classes."""
+    """About a minute of training on the base classes."""
     fit(model, BASE, steps, rate=2e-3, seed=seed, on_step=on_step)

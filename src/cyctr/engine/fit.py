@@ -62,11 +62,16 @@ def _rate_at(step: int, steps: int) -> float:
 
 
 @torch.inference_mode()
-def score(model: CyCTR, episodes: EpisodeSource, count: int, batch: int = 8) -> Overlap:
-    """The overlap of prediction and truth over the first `count` episodes."""
-    total = Overlap()
+def overlaps(model: CyCTR, episodes: EpisodeSource, count: int, batch: int = 8) -> list[Overlap]:
+    """The overlap of prediction and truth in each of the first `count` episodes."""
+    found: list[Overlap] = []
     for start in range(0, count, batch):
         episode = episodes.batch(start, min(batch, count - start))
         assert episode.query_labels is not None
-        total += overlap(model(episode).mask, episode.query_labels)
-    return total
+        found += [overlap(mask, labels) for mask, labels in zip(model(episode).mask, episode.query_labels, strict=True)]
+    return found
+
+
+def score(model: CyCTR, episodes: EpisodeSource, count: int) -> Overlap:
+    """The overlap over the first `count` episodes together."""
+    return sum(overlaps(model, episodes, count), start=Overlap())
