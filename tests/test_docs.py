@@ -44,13 +44,15 @@ def test_settings_named_in_the_decisions_exist():
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/how-it-works.md"], ids=lambda page: page.name)
-def test_the_python_in_the_docs_runs(page, capsys):
+def test_the_python_in_the_docs_runs(page):
     for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
         for name in re.findall(r'weights="([\w-]+)"', code):
             if cache.cached(find(name)) is None:
                 pytest.skip(f"weights {name} are not in the cache")
         small = code.replace("473", "65").replace("100:300", "10:40").replace("(30, 30)", "(3, 3)")
-        exec(compile(small, str(page), "exec"), {})
+        names: dict = {}
+        exec(compile(small, str(page), "exec"), names)
+        assert names["prediction"].mask.shape == (1, 65, 65)
 
 
 def test_commands_in_the_readme_exist():
