@@ -64,6 +64,15 @@ def test_a_photograph_is_recognised_through_the_loaded_backbone(name, classify, 
     assert classify(high, state).argmax(1).item() in classes
 
 
+@pytest.mark.parametrize("name", ["resnet50-keras", "efficientnet-lite0"])
+def test_acceleration_leaves_the_features_of_a_photograph_as_they_were(name, photo):
+    entry, _ = fetched(name)
+    backbone = load_backbone(BackboneConfig(entry.architecture, name))
+    before, after = backbone(photo[0]), backbone.accelerate()(photo[0])
+    for one, other in ((before.mid, after.mid), (before.high, after.high)):
+        assert (one - other).abs().max() <= 1e-3 * one.abs().max()
+
+
 def test_the_first_block_of_a_stage_from_keras_strides_in_its_first_convolution():
     entry, state = fetched("resnet50-keras")
     loaded = load_backbone(BackboneConfig(entry.architecture, entry.name))
