@@ -5,8 +5,6 @@ The frozen backbone is not in it: it is the same for everyone and comes from `cy
 
 import hashlib
 import json
-import os
-from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -16,6 +14,7 @@ from torch import Tensor
 from cyctr.config import Config, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
 from cyctr.model import Backbone, CyCTR
+from cyctr.storage import write_atomically
 from cyctr.weights import load_model
 
 _BACKBONE = "backbone."
@@ -43,16 +42,10 @@ def save_checkpoint(path: Path | str, model: CyCTR, config: Config) -> None:
     state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
     trained = {name: value for name, value in state.items() if not name.startswith(_BACKBONE)}
     metadata = {"format": _FORMAT, "config": json.dumps(to_dict(config)), "backbone": _digest(model.backbone)}
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(serialize(trained, metadata))
-        os.replace(draft, path)
+        write_atomically(path, serialize(trained, metadata))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
-    finally:
-        with suppress(OSError):
-            draft.unlink()
 
 
 def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:

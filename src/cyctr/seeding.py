@@ -4,6 +4,8 @@ The same bits on every device, in every batch, under `torch.compile` and after a
 from a generator that remembers what came before.
 """
 
+import hashlib
+
 import torch
 from torch import Tensor
 
@@ -32,3 +34,38 @@ def _mix(value: Tensor) -> Tensor:
         value = (value ^ (value >> 16)) * multiplier
     value = value & _LOW_32_BITS
     return value ^ (value >> 15)
+
+
+class Stream:
+    """Random numbers that are a function of a key alone: the same on every machine and with every version of a library."""
+
+    def __init__(self, *key: str | int) -> None:
+        self._key = repr(key).encode()
+        self._block = 0
+        self._words: list[int] = []
+
+    def word(self) -> int:
+        """The next 64 random bits."""
+        if not self._words:
+            block = hashlib.sha256(self._key + self._block.to_bytes(8, "little")).digest()
+            self._block += 1
+            self._words = [int.from_bytes(block[start : start + 8], "little") for start in (24, 16, 8, 0)]
+        return self._words.pop()
+
+    def below(self, count: int) -> int:
+        """A whole number from 0 to count - 1."""
+        return self.word() * count >> 64
+
+    def uniform(self, low: float = 0.0, high: float = 1.0) -> float:
+        """A number in [low, high)."""
+        return low + (high - low) * (self.word() >> 11) * 2.0**-53
+
+    def choose(self, count: int, chosen: int) -> list[int]:
+        """`chosen` different numbers below `count` in random order; fewer of them are the beginning of more."""
+        moved: dict[int, int] = {}  # a shuffle of range(count) that keeps only what it touched
+        picks = []
+        for place in range(chosen):
+            other = place + self.below(count - place)
+            picks.append(moved.get(other, other))
+            moved[other] = moved.get(place, place)
+        return picks

@@ -3,7 +3,6 @@
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -12,23 +11,13 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from cyctr.errors import WeightsError
+from cyctr.storage import cache_folder
 from cyctr.weights import convert, fetch
 from cyctr.weights.catalogue import Entry
 from cyctr.weights.files import read_state
 
 _DIGITS = 16  # of the sha256, in the file's name
 _WORKSPACE, _STALE_SECONDS = "fetching-", 24 * 3600
-
-
-def cache_folder() -> Path:
-    """Where weights are kept: $CYCTR_CACHE, or `cyctr` in the platform's place for caches."""
-    if chosen := os.environ.get("CYCTR_CACHE"):
-        return Path(chosen)
-    if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches" / "cyctr"
-    if sys.platform == "win32":
-        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "cyctr"
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cyctr"
 
 
 def cached(entry: Entry) -> Path | None:

@@ -1,0 +1,305 @@
+"""Files and pixels -> arrays and back. Whatever is wrong with a file becomes a one-line DataError that names it.
+
+Pillow's plugins are called by name, not through `Image.open`: only these formats are ever parsed, and no warning
+about large images is raised, which worker threads could not silence safely.
+"""
+
+import io
+import stat
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.BmpImagePlugin import BmpImageFile
+from PIL.GifImagePlugin import GifImageFile
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from cyctr.errors import DataError
+from cyctr.storage import write_atomically
+
+EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+"""The endings of the images we look for, in lower case."""
+
+LARGEST = 178_956_970
+"""Pixels of the largest image we read: where Pillow, too, suspects a small file made to fill the memory."""
+
+_WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # tags of TIFF, and of EXIF, which is a TIFF without pixels
+_SIDEWAYS = (5, 6, 7, 8)
+
+
+def read_image(path: Path) -> NDArray[np.uint8]:
+    """The picture as (H, W, 3) RGB: upright by its EXIF orientation, over white where transparent, the first frame only.
+
+    Grey of 16 bits is divided by 257, so that 65535 becomes 255. Colour profiles are not applied.
+
+    Raises:
+        DataError: the file is missing, damaged, too large, or holds numbers whose range nobody knows (float, 32 bits).
+    """
+    return _read(path, _colours)
+
+
+def read_values(path: Path) -> NDArray[np.uint8]:
+    """The values of a mask as (H, W): indices of a palette, never its colours; grey as it is; 0 and 1 of a 1-bit image.
+
+    It is turned like its image, by its EXIF orientation. Grey of 2 or 4 bits spans 0 to 255, as the PNG standard has it.
+
+    Raises:
+        DataError: the file is missing, damaged or too large, or holds colours or values above 255.
+    """
+    return _read(path, _values)
+
+
+def image_size(path: Path) -> tuple[int, int]:
+    """(height, width) of what `read_image` gives, from the header alone: the pixels may still turn out damaged."""
+    with _opened(path) as (image, orientation):
+        width, height = _stored_size(image)
+    return (width, height) if orientation in _SIDEWAYS else (height, width)
+
+
+def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> dict[str, Path]:
+    """The images that lie in a folder, by name without ending, sorted; hidden files and subfolders are passed over.
+
+    Args:
+        folder: where.
+        complain: told of two files of one name, of which the first is then kept; without it the first such pair is an error.
+    """
+    try:
+        visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        images = [path for path in visible if path.suffix.lower() in EXTENSIONS and not path.is_dir()]
+    except OSError as error:
+        raise DataError(f"{folder}: cannot be listed ({error.strerror}); expected a folder of images") from error
+    found: dict[str, Path] = {}
+    for path in images:
+        first = found.setdefault(path.stem, path)
+        if first is not path:
+            problem = f"{folder}: {first.name} and {path.name} share the name {path.stem!r}; rename or remove one"
+            if complain is None:
+                raise DataError(problem)
+            complain(problem)
+    return dict(sorted(found.items()))
+
+
+def write_values(path: Path, values: NDArray[np.uint8], palette: bool = True) -> None:
+    """Writes (H, W) class numbers as a PNG, whole or not at all.
+
+    Args:
+        path: ends in .png; its folder is made if need be, and a file that is there is replaced.
+        values: what `read_values` gives back.
+        palette: shows them in the colours of VOC; else they are stored as grey.
+    """
+    if path.suffix.lower() != ".png":
+        raise DataError(f"{path}: masks are written as PNG, which keeps every value; end the name in .png")
+    if values.dtype != np.uint8 or values.ndim != 2 or values.size == 0:
+        raise DataError(f"{path}: cannot hold {values.dtype} of shape {values.shape}; expected uint8 of shape (H, W)")
+    image = Image.fromarray(values)
+    if palette:
+        image.putpalette(voc_palette())  # turns grey values into indices
+    content = io.BytesIO()
+    image.save(content, "PNG", optimize=True)
+    try:
+        write_atomically(path, content.getvalue())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+
+
+def voc_palette() -> list[int]:
+    """Red, green and blue of the 256 colours of VOC: bits 0, 1, 2 of a number are their top bits, 3, 4, 5 the next ones."""
+    return [
+        sum((index >> (3 * place + channel) & 1) << (7 - place) for place in range(3))
+        for index in range(256)
+        for channel in range(3)
+    ]
+
+
+def _read(path: Path, convert: Callable[[Path, ImageFile], NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    with _opened(path) as (image, orientation):
+        pixels = convert(path, image)
+        if isinstance(image, TiffImageFile):  # Pillow has turned these
+            return pixels
+        return _upright(pixels, orientation)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[tuple[ImageFile, int]]:
+    """The image, its pixels yet to be decoded, and its EXIF orientation. What fails inside becomes a DataError."""
+    try:
+        status = path.stat()
+        if stat.S_ISDIR(status.st_mode):
+            raise DataError(f"{path}: is a folder; expected an image file")
+        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
+            raise DataError(f"{path}: is not a regular file; expected an image file")
+        if status.st_size == 0:
+            raise DataError(f"{path}: holds 0 bytes; copy or download it again")
+        with path.open("rb") as file:
+            image, orientation = _identified(path, file)
+            width, height = _stored_size(image)
+            if width * height > LARGEST:
+                raise DataError(f"{path}: has {height} x {width} pixels; expected at most {LARGEST}: make it smaller")
+            yield image, orientation
+    except DataError:
+        raise
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; expected an image: check the path") from error
+    except Image.DecompressionBombError as error:
+        raise DataError(f"{path}: has too many pixels; expected at most {LARGEST}: make it smaller") from error
+    except Exception as error:  # Pillow's parsers meet damage with whatever they trip over
+        if isinstance(error, OSError) and error.errno is not None:  # the system's word; Pillow's own have no number
+            raise DataError(f"{path}: cannot be read ({error.strerror}); expected a readable image file") from error
+        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        raise DataError(f"{path}: damaged or cut short ({reason}); copy or download it again") from error
+
+
+class _Jpeg(JpegImageFile):
+    def getexif(self) -> Image.Exif:
+        return Image.Exif()  # Pillow looks for the resolution in it, and warns where it is damaged, as it often is
+
+
+class _Tiff(TiffImageFile):
+    def getexif(self) -> Image.Exif:
+        """The orientation alone: what Pillow turns the image by, nothing that could be damaged, no XMP."""
+        exif = Image.Exif()
+        exif[_ORIENTATION] = self.tag_v2.get(_ORIENTATION, 1)
+        return exif
+
+    def load_prepare(self) -> None:
+        self.im = Image.new(self.mode, _stored_size(self), None).im  # Pillow, making it, warns of large images
+        super().load_prepare()
+
+
+_SIGNATURES: dict[bytes, type[ImageFile]] = {
+    b"\xff\xd8\xff": _Jpeg,
+    b"\x89PNG\r\n\x1a\n": PngImageFile,
+    b"RIFF": WebPImageFile,
+    b"BM": BmpImageFile,
+    b"II*\0": _Tiff,
+    b"MM\0*": _Tiff,
+    b"II+\0": _Tiff,  # of more than 4 GB
+    b"MM\0+": _Tiff,
+    b"GIF87a": GifImageFile,
+    b"GIF89a": GifImageFile,
+}
+
+
+def _identified(path: Path, file: IO[bytes]) -> tuple[ImageFile, int]:
+    start = file.read(8)
+    reader = next((reader for signature, reader in _SIGNATURES.items() if start.startswith(signature)), None)
+    if reader is None:
+        raise DataError(f"{path}: is not a JPEG, PNG, WebP, BMP, TIFF or GIF image, whatever its name; convert it to one")
+    exif = _png_exif(file) if reader is PngImageFile else None
+    file.seek(0)
+    image = reader(file)
+    if isinstance(image, TiffImageFile):
+        return image, image.tag_v2.get(_ORIENTATION, 1)
+    return image, _orientation(image.info.get("exif", b"") if exif is None else exif)
+
+
+def _stored_size(image: ImageFile) -> tuple[int, int]:
+    """(width, height) before any turn. Pillow's versions disagree on whether a TIFF's `size` is that."""
+    if isinstance(image, TiffImageFile):
+        return image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
+    return image.size
+
+
+def _png_exif(file: IO[bytes]) -> bytes:
+    """The EXIF block of a PNG, which may come after the pixels: Pillow finds it there only once they are decoded."""
+    file.seek(8)
+    while len(header := file.read(8)) == 8:
+        length, kind = struct.unpack(">I4s", header)
+        if kind == b"eXIf":
+            return file.read(length)
+        file.seek(length + 4, io.SEEK_CUR)  # and its checksum
+    return b""
+
+
+def _orientation(exif: bytes) -> int:
+    """What an EXIF block says of how the camera was held, 1 to 8; 1 where it says nothing or is damaged."""
+    exif = exif.removeprefix(b"Exif\0\0").removeprefix(b"Exif\0\0")  # some writers repeat it
+    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
+    if order is None:
+        return 1
+    try:
+        (start,) = struct.unpack_from(f"{order}I", exif, 4)
+        (count,) = struct.unpack_from(f"{order}H", exif, start)
+        for entry in range(start + 2, start + 2 + 12 * count, 12):
+            tag, kind, _, value = struct.unpack_from(f"{order}HHIH", exif, entry)
+            if tag == _ORIENTATION and kind == 3:  # an unsigned short
+                return int(value)
+    except struct.error:
+        pass
+    return 1
+
+
+def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
+    """Turns stored pixels the way they are to be seen."""
+    if orientation in _SIDEWAYS:
+        pixels = pixels.swapaxes(0, 1)
+    rows = -1 if orientation in (3, 4, 7, 8) else 1
+    columns = -1 if orientation in (2, 3, 6, 7) else 1
+    return np.ascontiguousarray(pixels[::rows, ::columns])
+
+
+def _colours(path: Path, image: ImageFile) -> NDArray[np.uint8]:
+    layout = str(image.tile)  # gone once loaded
+    image.load()
+    if image.mode == "F":
+        raise DataError(f"{path}: holds floating-point pixels, whose range nobody knows; save it with 8 bits per channel")
+    if image.mode.startswith("I"):
+        return np.repeat(_scaled(path, image, top=4095 if "I;12" in layout else 65535)[..., None], 3, axis=2)
+    seen: Image.Image = image
+    if image.has_transparency_data:
+        seen = image.convert("LA") if image.mode == "La" else image
+        white = Image.new("RGBA", image.size, "white")
+        seen = Image.alpha_composite(white, seen.convert("RGBA"))
+    return np.array(seen if seen.mode == "RGB" else seen.convert("RGB"))
+
+
+def _scaled(path: Path, image: ImageFile, top: int) -> NDArray[np.uint8]:
+    """Grey of 0 to `top` as 0 to 255, rounded; Pillow's own conversion would clip it."""
+    values = _within(path, image, top, "save it with 8 bits per channel").astype(np.uint32)
+    grey = ((values * 255 + top // 2) // top).astype(np.uint8)
+    grey[values == image.info.get("transparency", -1)] = 255
+    return grey
+
+
+def _values(path: Path, image: ImageFile) -> NDArray[np.uint8]:
+    remedy = "save the mask as a palette or grey PNG of 8 bits"
+    layout = str(image.tile)
+    image.load()
+    if image.mode in ("1", "L", "P"):
+        return np.array(image).astype(np.uint8, copy=False)
+    if image.mode.startswith("I"):
+        return _within(path, image, 255, remedy).astype(np.uint8)
+    deep = ";16" in layout  # of 16-bit colours Pillow keeps the upper half
+    if deep or image.mode not in ("LA", "PA", "RGB", "RGBA"):
+        kind = f"16-bit {image.mode}" if deep else image.mode
+        raise DataError(f"{path}: holds {kind} pixels; expected class numbers from 0 to 255: {remedy}")
+    channels = np.array(image)  # (H, W, 2 to 4)
+    if image.mode.endswith("A"):
+        if (channels[..., -1] != channels[0, 0, -1]).any():
+            raise DataError(f"{path}: is transparent in places; expected class numbers from 0 to 255: {remedy}")
+        channels = channels[..., :-1]
+    coloured = (channels != channels[..., :1]).any(-1)
+    if coloured.any():
+        row, column = np.unravel_index(coloured.argmax(), coloured.shape)
+        raise DataError(
+            f"{path}: shows the colour {tuple(channels[row, column].tolist())} at row {row}, column {column}; "
+            f"expected class numbers from 0 to 255: {remedy}"
+        )
+    return np.ascontiguousarray(channels[..., 0])
+
+
+def _within(path: Path, image: ImageFile, top: int, remedy: str) -> NDArray[np.integer]:
+    values = np.asarray(image)
+    for value in (values.min(), values.max()):
+        if not 0 <= value <= top:
+            raise DataError(f"{path}: holds the value {value}; expected 0 to {top}: {remedy}")
+    return values

@@ -1,0 +1,33 @@
+"""Where files of ours go: the user's cache, and writing in one step or not at all."""
+
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """Where weights and indices are kept: $CYCTR_CACHE, or `cyctr` in the platform's place for caches."""
+    if chosen := os.environ.get("CYCTR_CACHE"):
+        return Path(chosen)
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "cyctr"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "cyctr"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cyctr"
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Writes a file, its folder made if need be, so that a reader never sees half of it; what was there is replaced.
+
+    Raises:
+        OSError: it cannot be written; nothing has changed then.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft.write_bytes(content)
+        os.replace(draft, path)
+    finally:
+        with suppress(OSError):
+            draft.unlink()
