@@ -37,3 +37,10 @@ def timm() -> ModuleType:
     """The timm package, imported behind a torchvision that works."""
     torchvision()
     return importlib.import_module("timm")
+
+
+@cache
+def transforms() -> ModuleType:
+    """Torchvision's functions on images."""
+    torchvision()
+    return importlib.import_module("torchvision.transforms.v2.functional")

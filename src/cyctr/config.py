@@ -16,6 +16,9 @@ from cyctr.errors import ConfigError
 Cross = Literal["none", "vanilla", "predicted", "cycle_foreground", "cycle"]
 Mixer = Literal["transformer", "residual"]
 Reads = Literal["nothing", "tokens", "maps"]
+Fit = Literal["pad", "squash"]
+Order = Literal["images", "shuffled", "pairs", "classes"]
+Score = Literal["original", "input"]
 T = TypeVar("T")
 
 
@@ -198,6 +201,88 @@ class Config:
     optimizer: OptimizerConfig = OptimizerConfig()
 
 
+@dataclass(frozen=True)
+class InputConfig:
+    """How an image becomes what a network is tested on, and its answer the size of the image again."""
+
+    size: int = setting(473, "height and width of what the network sees")
+    fit: Fit = setting("pad", "'pad': longest side to size, top left, the rest filled; 'squash': both sides to size")
+    multiple: int = setting(1, "PFENet: both sides of the resized image are rounded down to a multiple of this")
+    register: bool = setting(True, "false, as PFENet: the filled square, not its content, is enlarged to the original size")
+    fill: int = setting(0, "grey value of the padding; its label is 255")
+
+    def __post_init__(self) -> None:
+        _require(self.size >= 8, "input.size", self.size, "at least 8 pixels")
+        _require(1 <= self.multiple <= self.size, "input.multiple", self.multiple, "from 1 to input.size")
+        _require(0 <= self.fill <= 255, "input.fill", self.fill, "a grey value from 0 to 255")
+        _require_choice("input.fit", self.fit, Fit)
+
+
+@dataclass(frozen=True)
+class AugmentationConfig:
+    """What changes an image at random in training, and its mask with it."""
+
+    size: int = setting(473, "height and width of the crop")
+    scale: tuple[float, float] = setting((0.9, 1.1), "range of the random scale (release: 0.8 to 1.25 on COCO)")
+    rotation: float = setting(10.0, "largest rotation, in degrees, to either side")
+    blur: float = setting(0.5, "probability of a slight blur")
+    flip: float = setting(0.5, "probability of a left-right flip")
+    longest: int | None = setting(None, "first make larger images so small that their longest side has this many pixels")
+
+    def __post_init__(self) -> None:
+        _require(self.size >= 8, "augmentation.size", self.size, "at least 8 pixels")
+        _require(0 < self.scale[0] <= self.scale[1], "augmentation.scale", self.scale, "a range LOW <= HIGH above 0")
+        _require(0 <= self.rotation <= 180, "augmentation.rotation", self.rotation, "0 to 180 degrees")
+        for name in ("blur", "flip"):
+            _require(0 <= getattr(self, name) <= 1, f"augmentation.{name}", getattr(self, name), "a probability")
+        _require(self.longest is None or self.longest >= 8, "augmentation.longest", self.longest, "at least 8 pixels, or none")
+
+
+@dataclass(frozen=True)
+class ProtocolConfig:
+    """How a benchmark is measured. Repositories differ in these, and so do their numbers."""
+
+    episodes: int = setting(1000, "episodes for each fold and seed")
+    episodes_coco: int = setting(5000, "the same on COCO-20^i")
+    episodes_fss: int = setting(2400, "the same on FSS-1000: every test image once")
+    order: Order = setting(
+        "images",
+        "'images': queries in list order, class drawn from those in the image; 'pairs': every (image, class) in turn; "
+        "'classes': class balanced, query drawn from its images; 'shuffled': as images, in a new order each time round",
+    )
+    smallest: int | None = setting(None, "least pixels of a class for an image to count; default: the dataset's (2048, or 1)")
+    drop_novel: bool = setting(False, "training lists without images that hold any test class (BAM; not comparable)")
+    seeds: tuple[int, ...] = setting((0,), "seeds to average")
+    score: Score = setting("original", "where pixels are compared: at the image's own size, or as the network saw it")
+    input: InputConfig = InputConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "episodes_coco", "episodes_fss"):
+            _require(getattr(self, name) >= 1, f"protocol.{name}", getattr(self, name), "at least 1")
+        _require_choice("protocol.order", self.order, Order)
+        _require_choice("protocol.score", self.score, Score)
+        _require(self.smallest is None or self.smallest >= 1, "protocol.smallest", self.smallest, "at least 1 pixel")
+        distinct = len(set(self.seeds)) == len(self.seeds) > 0
+        _require(distinct, "protocol.seeds", self.seeds, "at least one seed, each once")
+
+
+PROTOCOLS = {
+    "cyctr": ProtocolConfig(),
+    "pfenet": ProtocolConfig(episodes=5000, episodes_coco=20000, input=InputConfig(multiple=8, register=False)),
+    "hsnet": ProtocolConfig(
+        episodes_coco=1000, order="pairs", score="input", input=InputConfig(size=400, fit="squash", register=True)
+    ),
+}
+"""The ways of measuring in use (`docs/protocol.md` says why their numbers differ)."""
+
+
+def protocol(name: str) -> ProtocolConfig:
+    """The protocol of that name."""
+    if name not in PROTOCOLS:
+        raise ConfigError(f"protocol is {name!r}; expected one of {', '.join(PROTOCOLS)}")
+    return PROTOCOLS[name]
+
+
 PAPER = Config()
 
 RELEASED = Config(
@@ -263,6 +348,8 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
     options = typing.get_args(kind) if typing.get_origin(kind) is types.UnionType else (kind,)
     for option in options:
         origin, inner = typing.get_origin(option), typing.get_args(option)
+        if origin is tuple and isinstance(value, list | tuple) and inner[1:] == (...,):
+            return tuple(_typed(inner[0], item, f"{path}[{i}]") for i, item in enumerate(value))
         if origin is tuple and isinstance(value, list | tuple) and len(value) == len(inner):
             return tuple(_typed(part, item, f"{path}[{i}]") for i, (part, item) in enumerate(zip(inner, value, strict=True)))
         if origin is Literal and value in inner:

@@ -1,12 +1,13 @@
 """The command line. Each command has a file of its own; what needs torch is imported when a command runs."""
 
 import sys
+import warnings
 from typing import Annotated
 
 import typer
 
 import cyctr
-from cyctr.cli import demo, info, weights
+from cyctr.cli import data, demo, episodes, evaluate, info, prepare, weights
 from cyctr.errors import CyctrError
 
 app = typer.Typer(
@@ -18,7 +19,12 @@ app = typer.Typer(
 )
 app.command("demo")(demo.demo)
 app.command("info")(info.info)
+app.command("episodes")(episodes.episodes)
+app.command("evaluate")(evaluate.evaluate)
+app.command("merge")(evaluate.merge)
+app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
+app.add_typer(prepare.app, name="prepare")
 
 
 def _version(wanted: bool) -> None:
@@ -36,8 +42,13 @@ def options(
     """Options that come before any command."""
 
 
+def _note(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"cyctr: note: {message}", file=sys.stderr)
+
+
 def main() -> None:
     """Runs the command line: one line and exit code 2 for anything the user can mend."""
+    warnings.showwarning = _note
     try:
         app()
     except CyctrError as error:

@@ -26,7 +26,7 @@ def demo(
     from cyctr.engine import demonstration
     from cyctr.engine.fit import overlaps, score
     from cyctr.errors import CyctrError
-    from cyctr.evaluation.metrics import Overlap
+    from cyctr.evaluation.metrics import Counts
     from cyctr.losses import Losses
     from cyctr.visual.episode import episode_sheet
 
@@ -56,7 +56,7 @@ def demo(
 
         demonstration.train(model, steps, seed, on_step)
     found = overlaps(model, demonstration.NOVEL, count=_EPISODES)
-    after = sum(found, start=Overlap())
+    after = sum(found, start=Counts())
 
     ranked = sorted(range(_EPISODES), key=lambda i: found[i].iou, reverse=True)
     shown = [ranked[int(place * _EPISODES)] for place in _SHOWN]

@@ -16,6 +16,7 @@ def list_weights() -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from cyctr.storage import cache_folder
     from cyctr.weights import CATALOGUE, cache
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -33,7 +34,7 @@ def list_weights() -> None:
         table.add_row(entry.name, entry.architecture, f"{entry.size / _MEGABYTE:.0f}", entry.licence, here, entry.note)
     console = Console()
     console.print(table)
-    console.print(f"\nCache: {cache.cache_folder()} (set CYCTR_CACHE to move it)", style="dim", soft_wrap=True)
+    console.print(f"\nCache: {cache_folder()} (set CYCTR_CACHE to move it)", style="dim", soft_wrap=True)
     console.print(
         "Also usable as backbone.weights: 'timm:TAG' of timm's pretrained networks, or a file.", style="dim", soft_wrap=True
     )
@@ -66,12 +67,13 @@ def verify_weights(
 ) -> None:
     """Check the weights in the cache against their checksums."""
     from cyctr.errors import WeightsError
+    from cyctr.storage import cache_folder
     from cyctr.weights import CATALOGUE, cache, find
 
     entries = [find(name)] if name else list(CATALOGUE.values())
     files = [(entry, cache.cached(entry)) for entry in entries]
     if name and files[0][1] is None:
-        raise WeightsError(f"weights {name!r} are not in {cache.cache_folder()}; run: cyctr weights get {name}")
+        raise WeightsError(f"weights {name!r} are not in {cache_folder()}; run: cyctr weights get {name}")
     problems = []
     for entry, path in files:
         if path is None:
@@ -84,4 +86,4 @@ def verify_weights(
     if problems:
         raise WeightsError("; ".join(map(str, problems)))
     if not any(path for _, path in files):
-        print(f"nothing to verify: {cache.cache_folder()} holds no weights")
+        print(f"nothing to verify: {cache_folder()} holds no weights")

@@ -7,7 +7,8 @@ from typing import Protocol
 import torch
 
 from cyctr.config import PAPER, LossConfig
-from cyctr.evaluation.metrics import Overlap, overlap
+from cyctr.evaluation.metrics import Counts
+from cyctr.evaluation.metrics import count as count_pixels
 from cyctr.losses import Losses, episode_loss
 from cyctr.model import CyCTR
 from cyctr.seeding import random_bits
@@ -62,16 +63,16 @@ def _rate_at(step: int, steps: int) -> float:
 
 
 @torch.inference_mode()
-def overlaps(model: CyCTR, episodes: EpisodeSource, count: int, batch: int = 8) -> list[Overlap]:
-    """The overlap of prediction and truth in each of the first `count` episodes."""
-    found: list[Overlap] = []
+def overlaps(model: CyCTR, episodes: EpisodeSource, count: int, batch: int = 8) -> list[Counts]:
+    """How prediction and truth agree in each of the first `count` episodes."""
+    found: list[Counts] = []
     for start in range(0, count, batch):
         episode = episodes.batch(start, min(batch, count - start))
         assert episode.query_labels is not None
-        found += [overlap(mask, labels) for mask, labels in zip(model(episode).mask, episode.query_labels, strict=True)]
+        found += [count_pixels(mask, labels) for mask, labels in zip(model(episode).mask, episode.query_labels, strict=True)]
     return found
 
 
-def score(model: CyCTR, episodes: EpisodeSource, count: int) -> Overlap:
-    """The overlap over the first `count` episodes together."""
-    return sum(overlaps(model, episodes, count), start=Overlap())
+def score(model: CyCTR, episodes: EpisodeSource, count: int) -> Counts:
+    """The same over the first `count` episodes together."""
+    return sum(overlaps(model, episodes, count), start=Counts())

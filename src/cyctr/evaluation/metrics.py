@@ -1,29 +1,113 @@
 """Counts -> IoU. Integers are added up over episodes; ratios are taken once, at the end."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cyctr.types import IGNORE
 
+Integers = NDArray[np.int64]
+
 
 @dataclass(frozen=True)
-class Overlap:
-    """Foreground pixels that prediction and truth share, and that either has; sums with `+`."""
+class Counts:
+    """Pixels by what was answered and what is true; sums with `+`."""
 
-    intersection: int = 0
-    union: int = 0
+    true_positive: int = 0
+    false_positive: int = 0
+    false_negative: int = 0
+    true_negative: int = 0
 
-    def __add__(self, other: "Overlap") -> "Overlap":
-        return Overlap(self.intersection + other.intersection, self.union + other.union)
+    def __add__(self, other: "Counts") -> "Counts":
+        return Counts(
+            self.true_positive + other.true_positive,
+            self.false_positive + other.false_positive,
+            self.false_negative + other.false_negative,
+            self.true_negative + other.true_negative,
+        )
 
     @property
     def iou(self) -> float:
-        """Intersection over union; 0 where both are empty."""
-        return self.intersection / self.union if self.union else 0.0
+        """Intersection over union of the foreground; 0 where both are empty."""
+        return _ratio(self.true_positive, self.false_positive + self.false_negative)
+
+    @property
+    def background_iou(self) -> float:
+        """Intersection over union of the background; 0 where both are empty."""
+        return _ratio(self.true_negative, self.false_positive + self.false_negative)
 
 
-def overlap(mask: Tensor, labels: Tensor) -> Overlap:
-    """Counts a bool prediction against uint8 labels of the same shape; pixels of 255 do not count."""
+def _ratio(shared: int, wrong: int) -> float:
+    return shared / (shared + wrong) if shared + wrong else 0.0
+
+
+def count_pixels(mask: Tensor, labels: Tensor) -> Tensor:
+    """(4,) int64: the fields of `Counts` for a bool prediction against uint8 labels of the same shape; 255 does not count."""
     counted, truth = labels != IGNORE, labels == 1
-    return Overlap(int((mask & truth).sum()), int(((mask | truth) & counted).sum()))
+    hit, marked, true, every = ((mask & truth).sum(), (mask & counted).sum(), truth.sum(), counted.sum())
+    return torch.stack([hit, marked - hit, true - hit, every - marked - true + hit])
+
+
+def count(mask: Tensor, labels: Tensor) -> Counts:
+    """As `count_pixels`, as whole numbers."""
+    return Counts(*count_pixels(mask, labels).tolist())
+
+
+@dataclass(frozen=True)
+class Result:
+    """The numbers of one run over episodes of one fold.
+
+    Attributes:
+        classes: IoU of each class that was met.
+        miou: their mean.
+        fb_iou: the mean of foreground and background IoU, whatever the class.
+        interval: 95 % bootstrap interval of `miou`.
+    """
+
+    classes: Mapping[int, float]
+    miou: float
+    fb_iou: float
+    interval: tuple[float, float]
+
+
+def summarise(categories: Sequence[int], counts: Integers, replicates: int = 1000) -> Result:
+    """IoUs of episodes.
+
+    Args:
+        categories: (E,) the class of each episode.
+        counts: (E, 4) the fields of `Counts` of each.
+        replicates: how often the episodes are drawn anew for the interval.
+    """
+    belongs = np.asarray(categories)
+    met = sorted(set(belongs.tolist()))
+    total = {c: Counts(*counts[belongs == c].sum(0).tolist()) for c in met}
+    classes = {c: total[c].iou for c in met}
+    together = sum(total.values(), start=Counts())
+    return Result(
+        classes,
+        float(np.mean(list(classes.values()))),
+        (together.iou + together.background_iou) / 2,
+        interval(replicate_miou(belongs, counts, replicates)),
+    )
+
+
+def replicate_miou(categories: NDArray[np.integer], counts: Integers, replicates: int, seed: int = 0) -> NDArray[np.float64]:
+    """(replicates,) mIoU with the episodes of each class drawn anew, with repetition."""
+    random = np.random.default_rng(seed)
+    per_class = []
+    for c in sorted(set(categories.tolist())):
+        own = counts[categories == c]  # (n, 4)
+        times = random.multinomial(len(own), np.full(len(own), 1 / len(own)), size=replicates)  # (replicates, n)
+        tp, fp, fn, _ = (times @ own).T
+        per_class.append(tp / np.maximum(tp + fp + fn, 1))
+    return np.mean(per_class, axis=0)
+
+
+def interval(values: NDArray[np.float64]) -> tuple[float, float]:
+    """The middle 95 % of replicates."""
+    low, high = np.quantile(values, [0.025, 0.975]).tolist()
+    return low, high

@@ -1,0 +1,194 @@
+"""Draws -> Episodes: files are read and resized in threads, each once, ahead of the network that waits for them."""
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cyctr.config import AugmentationConfig, InputConfig
+from cyctr.data.dataset import Pool
+from cyctr.data.sampler import Draw, Sampler
+from cyctr.data.transforms import blur, draw_augmentation, fit_image, fit_label, shrink, warp
+from cyctr.errors import DataError
+from cyctr.seeding import Stream
+from cyctr.types import Episode
+
+_MEMORY = 3 * 2**30  # bytes of prepared images that are kept: all of a fold's test images, many times over
+_AHEAD = 2  # batches that are made ready while the network works
+
+
+class Memo:
+    """Remembers the tensors of the latest calls, up to so many bytes. Threads may share it."""
+
+    def __init__(self, limit: int = _MEMORY) -> None:
+        self._limit, self._held = limit, 0
+        self._kept: OrderedDict[Hashable, Tensor] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def __call__(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
+        """What `make` gives, or gave for this key before."""
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        made = make()
+        with self._lock:
+            if key not in self._kept:
+                self._kept[key] = made
+                self._held += made.nbytes
+                while self._held > self._limit and len(self._kept) > 1:
+                    self._held -= self._kept.popitem(last=False)[1].nbytes
+        return made
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Episodes as a network is tested on them.
+
+    Attributes:
+        draws: what was drawn.
+        episode: the images as the network sees them, with the query's labels at that size.
+        truths: (H, W) uint8 for each query, at its own size.
+    """
+
+    draws: tuple[Draw, ...]
+    episode: Episode
+    truths: tuple[Tensor, ...]
+
+
+class TestEpisodes:
+    """Episodes of a pool for measuring: resized and padded, nothing random about their pixels."""
+
+    __test__ = False  # not a test, whatever pytest thinks
+
+    def __init__(
+        self,
+        pool: Pool,
+        sampler: Sampler,
+        config: InputConfig,
+        memo: Memo | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        """Reads nothing yet.
+
+        Args:
+            pool: where images and labels are read.
+            sampler: gives the draw of an episode's number.
+            config: how they are resized.
+            memo: shared by several of these over one pool, an image is read once for all.
+            device: where the tensors shall be; an image travels there once.
+        """
+        self.pool, self.sampler, self.config = pool, sampler, config
+        self.memo, self.device = memo or Memo(), device or torch.device("cpu")
+
+    def load(self, numbers: Sequence[int]) -> Batch:
+        """The episodes of these numbers."""
+        draws = tuple(self.sampler(number) for number in numbers)
+        supports = [[self._image(i) for i in draw.supports] for draw in draws]
+        support_labels = [[self._label(i, draw.category) for i in draw.supports] for draw in draws]
+        episode = Episode(
+            torch.stack([torch.stack(shots) for shots in supports]),
+            torch.stack([torch.stack(shots) for shots in support_labels]),
+            torch.stack([self._image(draw.query) for draw in draws]),
+            torch.stack([self._label(draw.query, draw.category) for draw in draws]),
+            trusted=True,
+        )
+        return Batch(draws, episode, tuple(self._truth(draw.query, draw.category) for draw in draws))
+
+    def batches(self, numbers: Iterable[int], size: int, workers: int) -> Iterator[Batch]:
+        """All episodes of these numbers in order, `size` at a time; the same whatever the number of workers."""
+        order = list(numbers)
+        pieces = [order[start : start + size] for start in range(0, len(order), size)]
+        if not pieces:
+            return
+        with ThreadPoolExecutor(max(1, workers)) as readers, ThreadPoolExecutor(_AHEAD) as stackers:
+
+            def submit(piece: list[int]) -> Future[Batch]:
+                # the readers fill the memo, image by image; the stacker then finds all of it there
+                draws = [self.sampler(number) for number in piece]
+                wanted = {(i, d.category) for d in draws for i in (d.query, *d.supports)}
+                return stackers.submit(self._load_after, [readers.submit(self._read, *pair) for pair in sorted(wanted)], piece)
+
+            waiting = deque(submit(piece) for piece in pieces[:_AHEAD])
+            try:
+                for piece in pieces[_AHEAD:]:
+                    yield waiting.popleft().result()
+                    waiting.append(submit(piece))
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                readers.shutdown(wait=False, cancel_futures=True)
+                stackers.shutdown(wait=False, cancel_futures=True)
+
+    def _load_after(self, reads: Iterable[Future[None]], numbers: Sequence[int]) -> Batch:
+        for read in reads:
+            read.result()
+        return self.load(numbers)
+
+    def _read(self, i: int, category: int) -> None:
+        self._image(i)
+        self._label(i, category)
+
+    def _image(self, i: int) -> Tensor:
+        return self._kept(("image", i, self.config), lambda: fit_image(_planes(self.pool.image(i)), self.config))
+
+    def _truth(self, i: int, category: int) -> Tensor:
+        return self._kept(("truth", i, category), lambda: torch.from_numpy(self.pool.label(i, category)))
+
+    def _label(self, i: int, category: int) -> Tensor:
+        return self._kept(("label", i, category, self.config), lambda: self._fitted(i, category))
+
+    def _fitted(self, i: int, category: int) -> Tensor:
+        label = torch.from_numpy(self.pool.label(i, category))
+        self._kept(("truth", i, category), lambda: label)  # read once for both
+        return fit_label(label, self.config)
+
+    def _kept(self, key: tuple[Hashable, ...], make: Callable[[], Tensor]) -> Tensor:
+        return self.memo((*key, self.device), lambda: make().to(self.device))
+
+
+class TrainingEpisodes:
+    """Episodes of a pool for learning: each image scaled, turned, flipped, blurred and cropped at random.
+
+    What happens to the images of episode i is a function of the sampler's seed and i alone.
+    """
+
+    def __init__(self, pool: Pool, sampler: Sampler, config: AugmentationConfig) -> None:
+        self.pool, self.sampler, self.config = pool, sampler, config
+
+    def batch(self, start: int, count: int) -> Episode:
+        """Episodes `start` to `start + count - 1`."""
+        made = [self._episode(self.sampler(number)) for number in range(start, start + count)]
+        images, labels = (torch.stack(part) for part in zip(*made, strict=True))  # (B, K + 1, ...)
+        return Episode(images[:, 1:], labels[:, 1:], images[:, 0], labels[:, 0], trusted=True)
+
+    def _episode(self, draw: Draw) -> tuple[Tensor, Tensor]:
+        parts = [
+            self._changed(i, draw.category, Stream("augment", *self.sampler.key, draw.number, place))
+            for place, i in enumerate((draw.query, *draw.supports))
+        ]
+        return torch.stack([image for image, _ in parts]), torch.stack([label for _, label in parts])
+
+    def _changed(self, i: int, category: int, stream: Stream) -> tuple[Tensor, Tensor]:
+        image, label = _planes(self.pool.image(i)), torch.from_numpy(self.pool.label(i, category))
+        image, label = shrink(image, label, self.config.longest)
+        marked = (label == 1).nonzero()
+        if not len(marked):
+            raise DataError(f"{self.pool.keys[i]}: marks no pixel of its class any more; build the index again")
+        row, column = marked[stream.below(len(marked))].tolist()
+        size = (label.shape[-2], label.shape[-1])
+        change = draw_augmentation(self.config, stream, size, (column + 0.5, row + 0.5))
+        matrix = torch.tensor([change.matrix], dtype=torch.float64)
+        images, labels = warp(image[None], label[None], matrix, self.config.size)
+        return (blur(images) if change.blur else images)[0], labels[0]
+
+
+def _planes(pixels: NDArray[np.uint8]) -> Tensor:
+    """(H, W, 3) -> (3, H, W)."""
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

@@ -1,0 +1,177 @@
+"""A whole evaluation: dataset, protocol and method -> results, and a page to look at."""
+
+import platform
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import cyctr
+from cyctr.config import ProtocolConfig
+from cyctr.data.dataset import Dataset, Progress
+from cyctr.engine.methods import choose_device, open_method
+from cyctr.errors import ConfigError, DataError
+from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, answer
+from cyctr.evaluation.results import Results, Setting, class_table, differences, fold_table
+from cyctr.storage import write_atomically
+from cyctr.visual.contact import Block, tile
+from cyctr.visual.draw import BLUE, GREEN, RED
+from cyctr.visual.page import Section, page
+
+_SIDE = 360  # pixels of a picture on the page, shown at half
+_SHOTS_SHOWN = 2
+
+
+@dataclass
+class Job:
+    """What shall be measured.
+
+    Attributes:
+        evaluation: the dataset's split under the protocol.
+        settings: folds, shots and seeds.
+        episodes: of each.
+        part: (p, n): only every n-th episode from p on.
+        device: where the method runs; known once it is open.
+    """
+
+    evaluation: Evaluation
+    settings: list[Setting]
+    episodes: int
+    part: tuple[int, int]
+    device: torch.device = torch.device("cpu")
+
+    def open(self, method: str, weights: str, device: str, precision: str) -> tuple[Method, Results]:
+        """The method, and empty results that say how they are made."""
+        if precision not in ("auto", "float32", "bfloat16"):
+            raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+        self.device = choose_device(device)
+        built, about = open_method(method, weights, self.device, precision)  # type: ignore[arg-type]
+        return built, Results({"method": about, **self.evaluation.settings()}, notes=environment(self.device))
+
+    def resumed(self, found: Results, settings: dict[str, object]) -> Results:
+        """Results of before, refused where they were made in another way."""
+        differing = differences(found.settings, settings)
+        if differing:
+            raise ConfigError(
+                f"the results in the output folder were made with other settings (there / here: {'; '.join(differing)}); "
+                "give the same options, or another --output"
+            )
+        return found
+
+    def counts(self, results: Results) -> tuple[int, int]:
+        """How many episodes there shall be in all, and how many of them are done."""
+        place, parts = self.part
+        wanted = {
+            s: range(place, max(self.episodes, results.runs[s].wanted if s in results.runs else 0), parts)
+            for s in self.settings
+        }
+        done = sum(n in results.runs[s].rows for s, numbers in wanted.items() if s in results.runs for n in numbers)
+        return sum(map(len, wanted.values())), done
+
+    def run(self, method: Method, results: Results, batch: int, workers: int, on_batch: OnBatch | None = None) -> None:
+        """Adds every episode that the results lack."""
+        self.evaluation.run(method, results, self.settings, self.episodes, self.device, batch, workers, self.part, on_batch)
+
+
+def prepare(
+    dataset: Dataset,
+    protocol: ProtocolConfig,
+    split: str = "test",
+    folds: Sequence[int] | None = None,
+    shots: Sequence[int] = (1,),
+    episodes: int | None = None,
+    part: tuple[int, int] = (0, 1),
+    progress: Progress | None = None,
+) -> Job:
+    """Opens the index and checks that every run can give its episodes.
+
+    Args:
+        dataset: images, classes and folds.
+        protocol: how to measure.
+        split: "test", "validation" or "train".
+        folds: which; by default all.
+        shots: which K.
+        episodes: for each fold and seed; by default the protocol's.
+        part: (p, n): only every n-th episode from p on.
+        progress: told while an index is built.
+    """
+    if split not in ("train", "validation", "test"):
+        raise ConfigError(f"split is {split!r}; expected test, validation or train")
+    chosen = range(len(dataset.folds)) if folds is None else folds
+    for fold in chosen:
+        dataset.fold(fold)
+    evaluation = Evaluation(dataset, protocol, split, progress)  # type: ignore[arg-type]
+    settings = [Setting(fold, k, seed) for k in shots for fold in chosen for seed in protocol.seeds]
+    for setting in settings:
+        evaluation.sampler(setting)
+    return Job(evaluation, settings, episodes or evaluation.episodes, part)
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions and machine."""
+    machine = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
+    return {
+        "cyctr": cyctr.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "device": f"{device.type} ({machine}, {torch.get_num_threads()} threads)",
+    }
+
+
+def draw_pictures(job: Job, method: Method, results: Results, path: Path, count: int) -> None:
+    """Writes a page with the tables, and the best, median and worst episodes of each number of shots."""
+    about = results.settings["method"]
+    sections = []
+    for shots in sorted({setting.shots for setting in results.runs}):
+        ranked = _ranked(results, shots)
+        middle = max(0, len(ranked) // 2 - count // 2)
+        for name, chosen in (
+            ("Best", ranked[:count]),
+            ("Median", ranked[middle : middle + count]),
+            ("Worst", ranked[-count:]),
+        ):
+            blocks = [_block(job, method, setting, number, iou) for iou, setting, number in chosen]
+            shown = f"{min(shots, _SHOTS_SHOWN)} of {shots} supports" if shots > _SHOTS_SHOWN else "support"
+            text = f"From left to right: {shown} with the given mask (red), query with truth (blue), answer (green)."
+            sections.append(Section(f"{name} of {len(ranked):,} episodes, {shots}-shot", text, blocks))
+    data, protocol = results.settings["dataset"], results.settings["protocol"]
+    size = protocol["input"]["size"]
+    where = f"{data['name']}, {results.settings['split']} split"
+    lead = f"{where}, {about['precision']}, input {size} px, scored at the {protocol['score']} size."
+    text = page(f"{about['name']} on {data['name']}", lead, [fold_table(results), class_table(results)], sections)
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+
+
+def _ranked(results: Results, shots: int) -> list[tuple[float, Setting, int]]:
+    """The episodes of one number of shots from best to worst, each query once."""
+    found = [
+        (row.counts.iou, setting, number, row.query)
+        for setting, run in results.runs.items()
+        if setting.shots == shots
+        for number, row in run.rows.items()
+    ]
+    found.sort(key=lambda item: (-item[0], item[1], item[2]))
+    first = {query: (iou, setting, number) for iou, setting, number, query in reversed(found)}
+    return sorted(first.values(), key=lambda item: (-item[0], item[1], item[2]))
+
+
+def _block(job: Job, method: Method, setting: Setting, number: int, iou: float) -> Block:
+    evaluation = job.evaluation
+    batch = evaluation.source(setting, job.device).load([number])
+    draw = batch.draws[0]
+    mask = answer(method, batch, replace(evaluation.protocol, score="original"))[0]
+    pool = evaluation.pool
+    query = pool.image(draw.query)
+    supports = [tile(pool.image(i), pool.label(i, draw.category) == 1, _SIDE, RED) for i in draw.supports[:_SHOTS_SHOWN]]
+    name, key = evaluation.dataset.classes[draw.category], pool.keys[draw.query]
+    caption = f"{name}, {key}, IoU {iou:.2f} (fold {setting.fold}, episode {number})"
+    truth = batch.truths[0].cpu().numpy() == 1
+    return Block([*supports, tile(query, truth, _SIDE, BLUE), tile(query, np.asarray(mask.cpu()), _SIDE, GREEN)], caption)

@@ -1,0 +1,163 @@
+"""Episodes and a method -> counts. The method is any callable from an Episode to a Prediction."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cyctr.config import ProtocolConfig, to_dict
+from cyctr.data.dataset import Dataset, Progress, Split
+from cyctr.data.index import Index
+from cyctr.data.loading import Batch, Memo, TestEpisodes
+from cyctr.data.sampler import Sampler
+from cyctr.data.transforms import restore
+from cyctr.errors import ConfigError
+from cyctr.evaluation.metrics import Counts, count_pixels
+from cyctr.evaluation.results import Results, Row, Run, Setting
+from cyctr.types import Episode, Prediction
+
+Method = Callable[[Episode], Prediction]
+OnBatch = Callable[[Setting, Run, int], None]
+"""Told after each batch: which run, its state, and how many episodes were added."""
+
+
+class Evaluation:
+    """One split of a dataset under one protocol: what `run` and pictures need, opened once."""
+
+    def __init__(
+        self, dataset: Dataset, protocol: ProtocolConfig, split: Split = "test", progress: Progress | None = None
+    ) -> None:
+        """Opens the index of the split, or builds it.
+
+        Args:
+            dataset: images, classes and folds.
+            protocol: how to measure.
+            split: "test", or "validation" and "train" to choose something without looking at the test.
+            progress: told while an index is built.
+        """
+        self.dataset, self.protocol, self.split = dataset, protocol, split
+        self.pool = dataset.pool(split)
+        self.index: Index = self.pool.index(progress)
+        self._memo = Memo()
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes the protocol asks for, for each fold and seed."""
+        name = self.dataset.name.partition("-")[0]
+        return {"coco": self.protocol.episodes_coco, "fss": self.protocol.episodes_fss}.get(name, self.protocol.episodes)
+
+    def settings(self) -> dict[str, Any]:
+        """What of this decides the numbers."""
+        return {
+            "dataset": {
+                "name": self.dataset.name,
+                "classes": list(self.dataset.classes),
+                "folds": [list(fold.test) for fold in self.dataset.folds],
+                "images": len(self.pool.keys),
+                "index_sha256": self.index.digest,
+            },
+            "split": self.split,
+            "protocol": {
+                name: value for name, value in to_dict(self.protocol).items() if not name.startswith(("episodes", "seeds"))
+            },
+        }
+
+    def sampler(self, setting: Setting) -> Sampler:
+        """Which episodes there are."""
+        return Sampler(
+            self.dataset,
+            self.index,
+            setting.fold,
+            self.split,
+            setting.shots,
+            setting.seed,
+            self.protocol.order,
+            self.protocol.smallest,
+            self.protocol.drop_novel,
+        )
+
+    def source(self, setting: Setting, device: torch.device | None = None) -> TestEpisodes:
+        """The episodes themselves, on a device; all sources of an evaluation share what they have read."""
+        return TestEpisodes(self.pool, self.sampler(setting), self.protocol.input, self._memo, device)
+
+    def run(
+        self,
+        method: Method,
+        results: Results,
+        settings: Sequence[Setting],
+        episodes: int,
+        device: torch.device,
+        batch: int = 8,
+        workers: int = 2,
+        part: tuple[int, int] = (0, 1),
+        on_batch: OnBatch | None = None,
+    ) -> None:
+        """Adds to the results every episode that they lack.
+
+        Args:
+            method: answers episodes on the device.
+            results: may hold some episodes already, those of an interrupted run.
+            settings: the runs.
+            episodes: of each run.
+            device: where the method computes.
+            batch: episodes at a time; the counts do not depend on it.
+            workers: threads that read images.
+            part: (p, n): only the episodes p, p + n, p + 2n, ..., so that n processes share the work.
+            on_batch: told after each batch.
+        """
+        place, parts = part
+        if not 0 <= place < parts:
+            raise ConfigError(f"part is {place + 1}/{parts}; expected 1/{parts} to {parts}/{parts}")
+        sources = {setting: self.source(setting, device) for setting in settings}  # first: they check that all is feasible
+        for setting, source in sources.items():
+            sampler = source.sampler
+            run = results.runs.setdefault(setting, Run(episodes, len(sampler.images), len(sampler.pairs)))
+            run.wanted = max(run.wanted, episodes)
+            missing = [number for number in range(place, run.wanted, parts) if number not in run.rows]
+            for rows in self._rows(method, source, missing, batch, workers):
+                run.rows.update(rows)
+                if on_batch is not None:
+                    on_batch(setting, run, len(rows))
+
+    def _rows(
+        self, method: Method, source: TestEpisodes, numbers: list[int], batch: int, workers: int
+    ) -> Iterator[dict[int, Row]]:
+        keys = self.pool.keys
+        waiting: tuple[Batch, Tensor] | None = None  # counts of the batch before: fetched while the device works on this one
+        for piece in source.batches(numbers, batch, workers):
+            counts = score(method, piece, self.protocol)
+            if waiting is not None:
+                yield _to_rows(*waiting, keys)
+            waiting = (piece, counts)
+        if waiting is not None:
+            yield _to_rows(*waiting, keys)
+
+
+def _to_rows(batch: Batch, counts: Tensor, keys: Sequence[str]) -> dict[int, Row]:
+    return {
+        draw.number: Row(draw.category, keys[draw.query], tuple(keys[i] for i in draw.supports), Counts(*numbers))
+        for draw, numbers in zip(batch.draws, counts.tolist(), strict=True)
+    }
+
+
+@torch.inference_mode()
+def answer(method: Method, batch: Batch, protocol: ProtocolConfig) -> list[Tensor]:
+    """The bool mask of each query, at the size where it is scored."""
+    logits = method(batch.episode).logits
+    if protocol.score == "input":
+        return list(logits[:, 1] > logits[:, 0])
+    masks = []
+    for maps, truth in zip(logits, batch.truths, strict=True):
+        own = restore(maps, (truth.shape[-2], truth.shape[-1]), protocol.input)
+        masks.append(own[1] > own[0])
+    return masks
+
+
+@torch.inference_mode()
+def score(method: Method, batch: Batch, protocol: ProtocolConfig) -> Tensor:
+    """(B, 4) the fields of `Counts` of each episode of a batch, on its device."""
+    masks = answer(method, batch, protocol)
+    labels = batch.episode.query_labels if protocol.score == "input" else batch.truths
+    assert labels is not None
+    return torch.stack([count_pixels(mask, truth) for mask, truth in zip(masks, labels, strict=True)])

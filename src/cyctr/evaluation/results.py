@@ -1,0 +1,271 @@
+"""What was measured: counts of every episode, how they were made, and the tables they give."""
+
+import json
+import re
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cyctr.errors import DataError
+from cyctr.evaluation.metrics import Counts, Result, interval, replicate_miou, summarise
+from cyctr.storage import write_atomically
+
+_FORMAT = "cyctr-results-1"
+_COLUMNS = ["episode", "class", "query", "supports", "true_positive", "false_positive", "false_negative", "true_negative"]
+_REPLICATES = 1000
+
+
+class Setting(NamedTuple):
+    """Which episodes: they are numbered within this."""
+
+    fold: int
+    shots: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Row:
+    """One episode and how it went."""
+
+    category: int
+    query: str
+    supports: tuple[str, ...]
+    counts: Counts
+
+
+@dataclass
+class Run:
+    """The episodes of one fold, number of shots and seed.
+
+    Attributes:
+        wanted: how many there shall be.
+        images: images of the list that queries come from.
+        pairs: (image, class) pairs of it.
+        rows: those that are done, by episode number.
+    """
+
+    wanted: int
+    images: int
+    pairs: int
+    rows: dict[int, Row] = field(default_factory=dict)
+
+    @property
+    def finished(self) -> bool:
+        """Whether every episode is done."""
+        return len(self.rows) >= self.wanted
+
+    def result(self) -> Result:
+        """The numbers of the episodes that are done."""
+        return summarise(*self._arrays(), replicates=_REPLICATES)
+
+    def replicates(self) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """MIoU of episodes drawn anew."""
+        categories, counts = self._arrays()
+        return replicate_miou(np.asarray(categories), counts, _REPLICATES)
+
+    def _arrays(self) -> tuple[list[int], np.ndarray[Any, np.dtype[np.int64]]]:
+        rows = [self.rows[number] for number in sorted(self.rows)]
+        counts = [_numbers(row.counts) for row in rows]
+        return [row.category for row in rows], np.array(counts, np.int64).reshape(-1, 4)
+
+
+@dataclass
+class Results:
+    """All runs of one method on one dataset under one protocol.
+
+    Attributes:
+        settings: everything that decides the numbers; two results with equal settings can be merged or resumed.
+        runs: by fold, shots and seed.
+        notes: what does not decide the numbers: versions, machine, seconds.
+    """
+
+    settings: dict[str, Any]
+    runs: dict[Setting, Run] = field(default_factory=dict)
+    notes: dict[str, Any] = field(default_factory=dict)
+
+    def save(self, path: Path) -> None:
+        """Writes `results.json` in one step."""
+        runs = [
+            {**setting._asdict(), **_described(run, self.classes), "columns": _COLUMNS, "episodes": f"@{place}"}
+            for place, (setting, run) in enumerate(sorted(self.runs.items()))
+        ]
+        content = {"format": _FORMAT, "settings": self.settings, "notes": self.notes, "summary": self.summary(), "runs": runs}
+        text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, json.dumps(content, indent=1))
+        for place, (_, run) in enumerate(sorted(self.runs.items())):  # one episode a line, for people and for diffs
+            lines = ",\n".join(f"   {json.dumps(row)}" for row in _listed(run))
+            text = text.replace(f'"@{place}"', f"[\n{lines}\n  ]")
+        try:
+            write_atomically(path, f"{text}\n".encode())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+
+    @classmethod
+    def load(cls, path: Path) -> "Results":
+        """What `save` wrote."""
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or "not JSON"
+            raise DataError(f"{path}: cannot be read ({reason}); expected a results.json of `cyctr evaluate`") from error
+        if not isinstance(content, dict) or content.get("format") != _FORMAT:
+            raise DataError(f"{path}: is no {_FORMAT!r}; expected a results.json of `cyctr evaluate`")
+        results = cls(content["settings"], notes=content["notes"])
+        for item in content["runs"]:
+            run = Run(item["wanted"], item["images"], item["pairs"])
+            for number, category, query, supports, *counts in item["episodes"]:
+                run.rows[number] = Row(category, query, tuple(supports), Counts(*counts))
+            results.runs[Setting(item["fold"], item["shots"], item["seed"])] = run
+        return results
+
+    @property
+    def classes(self) -> list[str]:
+        """The names of the classes."""
+        return list(self.settings["dataset"]["classes"])
+
+    def summary(self) -> list[dict[str, Any]]:
+        """For each number of shots: mIoU and FB-IoU of every fold and their means, averaged over seeds, in percent."""
+        rows = []
+        for shots in sorted({setting.shots for setting in self.runs}):
+            chosen = {s: run for s, run in self.runs.items() if s.shots == shots and run.rows}
+            if not chosen:
+                continue
+            found = {s: run.result() for s, run in chosen.items()}
+            folds = sorted({s.fold for s in chosen})
+            seeds = sorted({s.seed for s in chosen})
+            per_seed = [
+                (statistics.fmean(found[s].miou for s in found if s.seed == seed), seed)
+                for seed in seeds
+                if {s.fold for s in found if s.seed == seed} == set(folds)
+            ]
+            drawn = np.mean([run.replicates() for run in chosen.values()], axis=0)
+            rows.append(
+                {
+                    "shots": shots,
+                    "episodes": sum(len(run.rows) for run in chosen.values()),
+                    "finished": all(run.finished for run in chosen.values()),
+                    "seeds": seeds,
+                    "folds": {str(fold): _spread([found[s].miou for s in sorted(found) if s.fold == fold]) for fold in folds},
+                    "mean": _spread([value for value, _ in per_seed] or [r.miou for r in found.values()]),
+                    "interval": [_percent(value) for value in interval(drawn)],
+                    "fb_iou": _spread(
+                        [statistics.fmean(r.fb_iou for s, r in found.items() if s.seed == seed) for seed in seeds]
+                    ),
+                    "classes": {self.classes[c]: _percent(v) for c, v in _by_class(found.values()).items()},
+                }
+            )
+        return rows
+
+
+def merge(parts: Sequence[Results]) -> Results:
+    """The results of several processes as one: equal to those of a single process that did all episodes."""
+    whole = Results(parts[0].settings, notes=dict(parts[0].notes))
+    for part in parts:
+        differing = differences(whole.settings, part.settings)
+        if differing:
+            raise DataError(f"these results were made with other settings ({'; '.join(differing)}); merge equal ones only")
+        for setting, run in part.runs.items():
+            own = whole.runs.setdefault(setting, Run(run.wanted, run.images, run.pairs))
+            own.wanted = max(own.wanted, run.wanted)
+            for number, row in run.rows.items():
+                if own.rows.setdefault(number, row) != row:
+                    raise DataError(f"episode {number} of {setting} differs between the results; they cannot be merged")
+    return whole
+
+
+def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = "") -> list[str]:
+    """Each setting that differs, as text."""
+    found = []
+    for name in dict.fromkeys((*ours, *theirs)):
+        one, other = ours.get(name), theirs.get(name)
+        if isinstance(one, Mapping) and isinstance(other, Mapping):
+            found += differences(one, other, f"{path}{name}.")
+        elif one != other:
+            found.append(f"{path}{name} {_brief(one)} / {_brief(other)}")
+    return found
+
+
+def fold_table(results: Results) -> list[list[str]]:
+    """The table in the paper's form, headings first: one row for each number of shots, a column for each fold."""
+    rows = results.summary()
+    folds = list(dict.fromkeys(fold for row in rows for fold in row["folds"]))
+    table = [["shots", *(f"fold-{fold}" for fold in folds), "mean mIoU", "95 % interval", "FB-IoU", "episodes"]]
+    for row in rows:
+        low, high = row["interval"]
+        per_fold = [spread_text(row["folds"][fold]) if fold in row["folds"] else "–" for fold in folds]
+        state = f"{row['episodes']:,}" + ("" if row["finished"] else " (unfinished)")
+        mean = [spread_text(row["mean"]), f"{low:.1f}–{high:.1f}", spread_text(row["fb_iou"]), state]
+        table.append([str(row["shots"]), *per_fold, *mean])
+    return table
+
+
+def class_table(results: Results) -> list[list[str]]:
+    """IoU of each class, headings first."""
+    rows = results.summary()
+    table = [["class", *(f"{row['shots']}-shot" for row in rows)]]
+    for name in dict.fromkeys(name for row in rows for name in row["classes"]):
+        table.append([name, *(f"{row['classes'][name]:.1f}" if name in row["classes"] else "–" for row in rows)])
+    return table
+
+
+def markdown(results: Results) -> str:
+    """Both tables."""
+    blocks = []
+    for table in (fold_table(results), class_table(results)):
+        lines = [table[0], ["---", *["---:"] * (len(table[0]) - 1)], *table[1:]]
+        blocks.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(blocks) + "\n"
+
+
+def spread_text(value: Mapping[str, float | None]) -> str:
+    """Mean, and ± the deviation over seeds where there are several."""
+    return f"{value['mean']:.1f}" + (f" ± {value['std']:.1f}" if value["std"] is not None else "")
+
+
+def _by_class(results: Iterable[Result]) -> dict[int, float]:
+    values: dict[int, list[float]] = {}
+    for result in results:
+        for category, iou in result.classes.items():
+            values.setdefault(category, []).append(iou)
+    return {category: statistics.fmean(values[category]) for category in sorted(values)}
+
+
+def _spread(values: Sequence[float]) -> dict[str, float | None]:
+    std = _percent(statistics.stdev(values)) if len(values) > 1 else None
+    return {"mean": _percent(statistics.fmean(values)), "std": std}
+
+
+def _percent(value: float) -> float:
+    return round(100 * value, 3)
+
+
+def _numbers(counts: Counts) -> list[int]:
+    return [counts.true_positive, counts.false_positive, counts.false_negative, counts.true_negative]
+
+
+def _described(run: Run, classes: Sequence[str]) -> dict[str, Any]:
+    about: dict[str, Any] = {"wanted": run.wanted, "finished": len(run.rows), "images": run.images, "pairs": run.pairs}
+    if run.rows:
+        result = run.result()
+        about["miou"], about["fb_iou"] = _percent(result.miou), _percent(result.fb_iou)
+        about["interval"] = [_percent(value) for value in result.interval]
+        about["classes"] = {classes[c]: _percent(iou) for c, iou in result.classes.items()}
+    return about
+
+
+def _listed(run: Run) -> list[list[Any]]:
+    return [
+        [number, row.category, row.query, list(row.supports), *_numbers(row.counts)] for number, row in sorted(run.rows.items())
+    ]
+
+
+def _on_one_line(plain_list: re.Match[str]) -> str:
+    return f"[{' '.join(line.strip() for line in plain_list[1].splitlines())}]"
+
+
+def _brief(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= 60 else f"{text[:57]}..."
