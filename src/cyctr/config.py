@@ -231,7 +231,8 @@ class AugmentationConfig:
 
     def __post_init__(self) -> None:
         _require(self.size >= 8, "augmentation.size", self.size, "at least 8 pixels")
-        _require(0 < self.scale[0] <= self.scale[1], "augmentation.scale", self.scale, "a range LOW <= HIGH above 0")
+        low, high = self.scale
+        _require(0 < low <= high < math.inf, "augmentation.scale", self.scale, "a range LOW <= HIGH above 0")
         _require(0 <= self.rotation <= 180, "augmentation.rotation", self.rotation, "0 to 180 degrees")
         for name in ("blur", "flip"):
             _require(0 <= getattr(self, name) <= 1, f"augmentation.{name}", getattr(self, name), "a probability")

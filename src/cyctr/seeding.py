@@ -5,6 +5,7 @@ from a generator that remembers what came before.
 """
 
 import hashlib
+import operator
 
 import torch
 from torch import Tensor
@@ -40,7 +41,8 @@ class Stream:
     """Random numbers that are a function of a key alone: the same on every machine and with every version of a library."""
 
     def __init__(self, *key: str | int) -> None:
-        self._key = repr(key).encode()
+        whole = (part if isinstance(part, str) else operator.index(part) for part in key)  # numpy's integers, too
+        self._key = ascii(tuple(whole)).encode()
         self._block = 0
         self._words: list[int] = []
 

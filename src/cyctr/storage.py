@@ -2,6 +2,7 @@
 
 import os
 import sys
+import threading
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,7 +24,7 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written; nothing has changed then.
     """
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(content)

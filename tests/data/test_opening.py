@@ -73,7 +73,7 @@ def test_a_kind_that_is_named_is_not_guessed(tmp_path):
 
 
 def test_an_unknown_kind_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="kind is 'voc'; expected pascal, coco, fss, folder or auto"):
+    with pytest.raises(ConfigError, match="kind is 'voc'; expected pascal, coco, fss, folder, synthetic or auto"):
         open_dataset(tmp_path, "voc")
 
 

@@ -25,13 +25,13 @@ def check_data(
 
     with options.index_progress() as progress:
         report = check(folder, kind, progress, year=year)
-    console = Console(soft_wrap=True, highlight=False)
+    console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     for problem in report.problems[:show]:
-        console.print(problem, markup=False)
+        console.print(problem)
     if len(report.problems) > show:
         console.print(f"... and {len(report.problems) - show:,} more")
     for line in report.summary():
-        console.print(line, markup=False)
+        console.print(line)
     if report.problems:
         count = len(report.problems)
         raise DataError(
@@ -55,9 +55,6 @@ def data_info(
     """Show the list sizes of every fold: the first thing to compare when numbers differ between repositories."""
     from dataclasses import replace
 
-    from rich.console import Console
-    from rich.table import Table
-
     from cyctr import config
     from cyctr.data.sizes import list_sizes
 
@@ -65,16 +62,11 @@ def data_info(
     chosen = replace(config.protocol(protocol), drop_novel=drop_novel)
     with options.index_progress() as progress:
         rows = list_sizes(dataset, chosen, progress)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("fold", "split", "classes", "images", "(image, class) pairs", "fewest images of a class"):
-        table.add_column(heading, justify="left" if heading in ("fold", "split") else "right")
+    table = [["fold", "split", "classes", "images", "(image, class) pairs", "fewest images of a class"]]
     for row in rows:
         few = f"{row.fewest:,} ({row.rarest})" if row.rarest else "-"
-        table.add_row(str(row.fold), row.split, str(row.classes), f"{row.images:,}", f"{row.pairs:,}", few)
-    console = Console()
-    console.print(table)
+        table.append([str(row.fold), row.split, str(row.classes), f"{row.images:,}", f"{row.pairs:,}", few])
+    options.print_table(table, left=2)
     smallest = dataset.smallest if chosen.smallest is None else chosen.smallest
     unit = "pixel" if smallest == 1 else "pixels"
-    console.print(
-        f"\n{dataset.name}: an image counts for a class from {smallest} {unit} of it on", style="dim", highlight=False
-    )
+    print(f"\n{dataset.name}: an image counts for a class from {smallest} {unit} of it on")

@@ -55,8 +55,11 @@ def evaluate(
     import os
 
     from cyctr.engine.evaluate import draw_pictures, prepare
-    from cyctr.evaluation.results import Results, markdown
+    from cyctr.evaluation.results import Results, markdown, write_text
 
+    path = output / "results.json"
+    if path.exists() and not (resume or force):  # first: reading a large dataset can take minutes
+        raise ConfigError(f"{path}: is there already; go on with --resume, replace it with --force, or choose --output")
     fold_numbers = None if folds is None else options.numbers("--folds", folds)
     dataset = options.open_data(data, kind, year, coco_split, test_classes, class_folds, split_seed)
     with options.index_progress() as progress:
@@ -71,11 +74,8 @@ def evaluate(
             progress=progress,
         )
     answer, results = job.open(method, weights, device, precision)
-    path = output / "results.json"
     if resume and path.exists():
         results = job.resumed(Results.load(path), results.settings)
-    elif path.exists() and not force:
-        raise ConfigError(f"{path}: is there already; go on with --resume, replace it with --force, or choose --output")
     results.save(path)  # says at once when it cannot be written
     stopped = _run(
         job, answer, results, path, batch or (16 if job.device.type == "cuda" else 1), workers or os.cpu_count() or 2
@@ -85,7 +85,7 @@ def evaluate(
         done = sum(len(run.rows) for run in results.runs.values())
         print(f"\nstopped after {done:,} episodes, which are in {path}; go on with --resume")
         raise typer.Exit(130)
-    (output / "results.md").write_text(markdown(results), encoding="utf-8")
+    write_text(output / "results.md", markdown(results))
     print(f"\nresults: {path}, {output / 'results.md'}")
     if pictures and not job.part[0]:
         draw_pictures(job, answer, results, output / "index.html", pictures)
@@ -134,22 +134,11 @@ def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, work
 
 
 def _show(results: "Results") -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from cyctr.evaluation.results import class_table, fold_table
 
-    console = Console()
     for rows in (fold_table(results), class_table(results)):
-        if not rows:
-            continue
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for place, heading in enumerate(rows[0]):
-            table.add_column(heading, justify="left" if place == 0 else "right", no_wrap=True)
-        for row in rows[1:]:
-            table.add_row(*row)
-        console.print(table)
-        console.print()
+        options.print_table(rows)
+        print()
 
 
 def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bool, seeds: str | None) -> Any:
@@ -171,7 +160,7 @@ def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bo
 
 def _part(text: str) -> tuple[int, int]:
     place, _, parts = text.partition("/")
-    if not (place.isdigit() and parts.isdigit() and 1 <= int(place) <= int(parts)):
+    if not (place.isdecimal() and parts.isdecimal() and 1 <= int(place) <= int(parts)):
         raise ConfigError(f"--part is {text!r}; expected such as 1/4 for the first of four")
     return int(place) - 1, int(parts)
 
@@ -182,7 +171,7 @@ def merge(
     force: Annotated[bool, typer.Option("--force", help="Replace the results in OUTPUT.")] = False,
 ) -> None:
     """Join the results of several `cyctr evaluate --part` processes."""
-    from cyctr.evaluation.results import Results, markdown
+    from cyctr.evaluation.results import Results, markdown, write_text
     from cyctr.evaluation.results import merge as merge_results
 
     path = output / "results.json"
@@ -190,7 +179,7 @@ def merge(
         raise ConfigError(f"{path}: is there already; replace it with --force, or choose another --output")
     whole = merge_results([Results.load(item / "results.json" if item.is_dir() else item) for item in parts])
     whole.save(path)
-    (output / "results.md").write_text(markdown(whole), encoding="utf-8")
+    write_text(output / "results.md", markdown(whole))
     _show(whole)
     unfinished = [setting for setting, run in whole.runs.items() if not run.finished]
     if unfinished:

@@ -1,6 +1,6 @@
 """Options that several commands share, and how their text becomes values."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,12 +56,28 @@ def numbers(option: str, text: str, lowest: int = 0) -> list[int]:
     found: list[int] = []
     for piece in text.split(","):
         first, dash, last = piece.strip().partition("-")
-        if not (first.isdigit() and (last.isdigit() or not dash)):
+        if not (first.isdecimal() and (last.isdecimal() or not dash)):
             raise ConfigError(f"{option} is {text!r}; expected numbers such as 0,1,2 or 0-3")
         found += range(int(first), int(last or first) + 1)
     if not found or min(found) < lowest or len(set(found)) != len(found):
         raise ConfigError(f"{option} is {text!r}; expected different numbers from {lowest} on, such as 1,5")
     return found
+
+
+def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
+    """Prints rows, the first of them headings, the first columns flush left. Nothing is cut, however narrow the screen."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for place, heading in enumerate(rows[0]):
+        table.add_column(heading, justify="left" if place < left else "right", no_wrap=True)
+    for row in rows[1:]:
+        table.add_row(*map(Text, row))  # a name may look like rich's markup
+    console = Console()
+    console.width = max(console.width, console.measure(table, options=console.options.update(max_width=10_000)).maximum)
+    console.print(table)
 
 
 @contextmanager

@@ -9,6 +9,8 @@ from cyctr.seeding import Stream
 
 def contiguous(classes: int, folds: int = 4) -> tuple[Fold, ...]:
     """Fold i tests the i-th block of classes: PASCAL-5^i, and PANet's COCO-20^i."""
+    if classes % folds:
+        raise DataError(f"{classes} classes do not divide into {folds} folds of equal size; use `seeded`")
     size = classes // folds
     return _folds(classes, [range(i * size, (i + 1) * size) for i in range(folds)])
 

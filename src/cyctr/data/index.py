@@ -5,7 +5,6 @@ import io
 import json
 import os
 import warnings
-import zipfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -117,7 +116,7 @@ def cached(name: str, key: str, build: Callable[[], Index]) -> Index:
         key: a `fingerprint` of all that the index depends on.
         build: makes it.
     """
-    path = cache_folder() / "index" / f"{hashlib.sha256(name.encode()).hexdigest()[:16]}.npz"
+    path = cache_folder() / "index" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}.npz"
     found = _read(path, key)
     if found is not None:
         return found
@@ -143,7 +142,7 @@ def _read(path: Path, key: str) -> Index | None:
             return Index(*(arrays[part].astype(np.int64) for part in ("sizes", "image", "number", "pixels")))
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+    except Exception as error:  # numpy, zipfile and zlib meet damage with whatever they trip over
         reason = getattr(error, "strerror", None) or "damaged"
-        warnings.warn(f"{path}: the kept index cannot be read ({reason}), so it is built again; delete it", stacklevel=3)
+        warnings.warn(f"{path}: the kept index cannot be read ({reason}), so it is built again", stacklevel=3)
         return None

@@ -54,7 +54,7 @@ def _open_list(root: Path, name: str, images: dict[str, Path], masks: dict[str, 
 def read_list(path: Path, complain: Complain = refuse) -> list[str]:
     """The stems of a list, one on each line; what stands behind the first word of a line does not count."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise DataError(f"{path}: cannot be read ({reason}); expected a list of images, one on each line") from error

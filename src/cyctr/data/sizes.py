@@ -26,11 +26,11 @@ def list_sizes(dataset: Dataset, protocol: ProtocolConfig, progress: Progress | 
     """The sizes of every fold's lists, as the protocol filters them."""
     rows = []
     for split in _SPLITS:
+        sides = [(number, classes) for number, fold in enumerate(dataset.folds) if (classes := fold.classes(split))]
+        if not sides:
+            continue
         index = dataset.pool(split).index(progress)
-        for number, fold in enumerate(dataset.folds):
-            classes = fold.classes(split)
-            if not classes:
-                continue
+        for number, classes in sides:
             images, numbers = eligible(dataset, index, number, split, protocol.smallest, protocol.drop_novel)
             held = {c: int((numbers == c).sum()) for c in classes}
             rarest = min(classes, key=lambda c: held[c])

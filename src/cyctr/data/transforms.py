@@ -24,10 +24,11 @@ def content_size(size: Size, config: InputConfig) -> Size:
     """(height, width) that an image of this size takes up within the input."""
     if config.fit == "squash":
         return config.size, config.size
-    ratio = config.size / max(size)
-    height, width = (max(1, min(config.size, round(side * ratio))) for side in size)
-    if config.multiple > 1:
-        height, width = (max(config.multiple, side // config.multiple * config.multiple) for side in (height, width))
+    longest, multiple = max(size), config.multiple
+    if multiple > 1:
+        height, width = (max(multiple, side * config.size // longest // multiple * multiple) for side in size)
+    else:
+        height, width = (max(1, round(side * config.size / longest)) for side in size)
     return height, width
 
 
@@ -122,7 +123,8 @@ def _corner(extent: float, size: int, place: float, anchor: float) -> float:
     """Where a crop begins, from the centre on: anywhere inside the image, or around it where it is smaller."""
     spare = extent - size
     corner = -extent / 2 + (place * spare if spare > 0 else spare / 2)
-    return min(max(corner, anchor - size + 0.5), anchor - 0.5)
+    pixel = min(max(round(anchor - corner - 0.5), 0), size - 1)
+    return anchor - pixel - 0.5  # the anchor on the middle of a pixel: however small the object, its label is read there
 
 
 def warp(images: Tensor, labels: Tensor, matrices: Tensor, size: int, sources: Tensor | None = None) -> tuple[Tensor, Tensor]:

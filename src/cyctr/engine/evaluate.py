@@ -13,16 +13,16 @@ import cyctr
 from cyctr.config import ProtocolConfig
 from cyctr.data.dataset import Dataset, Progress
 from cyctr.engine.methods import choose_device, open_method
-from cyctr.errors import ConfigError, DataError
+from cyctr.errors import ConfigError
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, answer
-from cyctr.evaluation.results import Results, Setting, class_table, differences, fold_table
-from cyctr.storage import write_atomically
+from cyctr.evaluation.results import Results, Setting, class_table, differences, fold_table, write_text
 from cyctr.visual.contact import Block, tile
 from cyctr.visual.draw import BLUE, GREEN, RED
 from cyctr.visual.page import Section, page
 
 _SIDE = 360  # pixels of a picture on the page, shown at half
 _SHOTS_SHOWN = 2
+_Ranked = tuple[float, Setting, int, str]  # IoU, and the run, number and query of the episode
 
 
 @dataclass
@@ -118,7 +118,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": np.__version__,
-        "system": platform.platform(),
+        "system": f"{platform.system()} {platform.machine()}",
         "device": f"{device.type} ({machine}, {torch.get_num_threads()} threads)",
     }
 
@@ -129,13 +129,9 @@ def draw_pictures(job: Job, method: Method, results: Results, path: Path, count:
     sections = []
     for shots in sorted({setting.shots for setting in results.runs}):
         ranked = _ranked(results, shots)
-        middle = max(0, len(ranked) // 2 - count // 2)
-        for name, chosen in (
-            ("Best", ranked[:count]),
-            ("Median", ranked[middle : middle + count]),
-            ("Worst", ranked[-count:]),
-        ):
-            blocks = [_block(job, method, setting, number, iou) for iou, setting, number in chosen]
+        last = len(ranked) - 1
+        for name, target in (("Best", 0), ("Median", last // 2), ("Worst", last)):
+            blocks = [_block(job, method, setting, number, iou) for iou, setting, number, _ in _nearest(ranked, target, count)]
             shown = f"{min(shots, _SHOTS_SHOWN)} of {shots} supports" if shots > _SHOTS_SHOWN else "support"
             text = f"From left to right: {shown} with the given mask (red), query with truth (blue), answer (green)."
             sections.append(Section(f"{name} of {len(ranked):,} episodes, {shots}-shot", text, blocks))
@@ -144,23 +140,26 @@ def draw_pictures(job: Job, method: Method, results: Results, path: Path, count:
     where = f"{data['name']}, {results.settings['split']} split"
     lead = f"{where}, {about['precision']}, input {size} px, scored at the {protocol['score']} size."
     text = page(f"{about['name']} on {data['name']}", lead, [fold_table(results), class_table(results)], sections)
-    try:
-        write_atomically(path, text.encode())
-    except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+    write_text(path, text)
 
 
-def _ranked(results: Results, shots: int) -> list[tuple[float, Setting, int]]:
-    """The episodes of one number of shots from best to worst, each query once."""
+def _ranked(results: Results, shots: int) -> list[_Ranked]:
+    """The episodes of one number of shots from best to worst."""
     found = [
         (row.counts.iou, setting, number, row.query)
         for setting, run in results.runs.items()
         if setting.shots == shots
         for number, row in run.rows.items()
     ]
-    found.sort(key=lambda item: (-item[0], item[1], item[2]))
-    first = {query: (iou, setting, number) for iou, setting, number, query in reversed(found)}
-    return sorted(first.values(), key=lambda item: (-item[0], item[1], item[2]))
+    return sorted(found, key=lambda item: (-item[0], item[1], item[2]))
+
+
+def _nearest(ranked: Sequence[_Ranked], target: int, count: int) -> list[_Ranked]:
+    """The `count` episodes around a place, each query once, in their order."""
+    places: dict[str, int] = {}
+    for place in sorted(range(len(ranked)), key=lambda place: abs(place - target)):
+        places.setdefault(ranked[place][3], place)
+    return [ranked[place] for place in sorted(list(places.values())[:count])]
 
 
 def _block(job: Job, method: Method, setting: Setting, number: int, iou: float) -> Block:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -74,13 +75,17 @@ class Result:
     interval: tuple[float, float]
 
 
-def summarise(categories: Sequence[int], counts: Integers, replicates: int = 1000) -> Result:
+def summarise(
+    categories: Sequence[int], counts: Integers, replicates: int = 1000, queries: Sequence[str] | None = None, seed: int = 0
+) -> Result:
     """IoUs of episodes.
 
     Args:
         categories: (E,) the class of each episode.
         counts: (E, 4) the fields of `Counts` of each.
-        replicates: how often the episodes are drawn anew for the interval.
+        replicates: how often they are drawn anew for the interval.
+        queries: (E,) the query of each, as for `replicate_miou`.
+        seed: of the drawing.
     """
     belongs = np.asarray(categories)
     met = sorted(set(belongs.tolist()))
@@ -91,16 +96,41 @@ def summarise(categories: Sequence[int], counts: Integers, replicates: int = 100
         classes,
         float(np.mean(list(classes.values()))),
         (together.iou + together.background_iou) / 2,
-        interval(replicate_miou(belongs, counts, replicates)),
+        interval(replicate_miou(belongs, counts, replicates, seed, queries)),
     )
 
 
-def replicate_miou(categories: NDArray[np.integer], counts: Integers, replicates: int, seed: int = 0) -> NDArray[np.float64]:
-    """(replicates,) mIoU with the episodes of each class drawn anew, with repetition."""
+def replicate_miou(
+    categories: NDArray[np.integer],
+    counts: Integers,
+    replicates: int = 1000,
+    seed: int = 0,
+    queries: Sequence[str] | None = None,
+) -> NDArray[np.float64]:
+    """(replicates,) mIoU with the queries of each class drawn anew, with repetition.
+
+    Args:
+        categories: (E,) the class of each episode.
+        counts: (E, 4) the fields of `Counts` of each.
+        replicates: how often.
+        seed: of the drawing.
+        queries: (E,) the query of each. Episodes of one query stay together: they are not independent. By default each
+            episode has its own.
+    """
+    image = np.arange(len(counts)) if queries is None else np.unique(np.asarray(queries), return_inverse=True)[1]
+    pairs, place = np.unique(np.column_stack([categories, image]), axis=0, return_inverse=True)
+    together = np.zeros((len(pairs), 4), np.int64)
+    np.add.at(together, place.ravel(), counts)
+    return _drawn_anew(np.column_stack([pairs[:, 0], together]).astype(np.int64).tobytes(), replicates, seed)
+
+
+@lru_cache(maxsize=64)  # every save and every table asks, and it takes a second for ten thousand queries
+def _drawn_anew(queries: bytes, replicates: int, seed: int) -> NDArray[np.float64]:
+    table = np.frombuffer(queries, np.int64).reshape(-1, 5)  # (Q, 5) the class and the counts
     random = np.random.default_rng(seed)
     per_class = []
-    for c in sorted(set(categories.tolist())):
-        own = counts[categories == c]  # (n, 4)
+    for c in np.unique(table[:, 0]):
+        own = table[table[:, 0] == c, 1:]  # (n, 4)
         times = random.multinomial(len(own), np.full(len(own), 1 / len(own)), size=replicates)  # (replicates, n)
         tp, fp, fn, _ = (times @ own).T
         per_class.append(tp / np.maximum(tp + fp + fn, 1))

@@ -1,5 +1,6 @@
 """Episodes and a method -> counts. The method is any callable from an Episode to a Prediction."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -55,6 +56,7 @@ class Evaluation:
                 "classes": list(self.dataset.classes),
                 "folds": [list(fold.test) for fold in self.dataset.folds],
                 "images": len(self.pool.keys),
+                "list_sha256": hashlib.sha256("\n".join(self.pool.keys).encode(errors="surrogateescape")).hexdigest(),
                 "index_sha256": self.index.digest,
             },
             "split": self.split,
@@ -110,10 +112,12 @@ class Evaluation:
         if not 0 <= place < parts:
             raise ConfigError(f"part is {place + 1}/{parts}; expected 1/{parts} to {parts}/{parts}")
         sources = {setting: self.source(setting, device) for setting in settings}  # first: they check that all is feasible
-        for setting, source in sources.items():
+        for setting, source in sources.items():  # all of them: what is interrupted before a run began is unfinished too
             sampler = source.sampler
             run = results.runs.setdefault(setting, Run(episodes, len(sampler.images), len(sampler.pairs)))
             run.wanted = max(run.wanted, episodes)
+        for setting, source in sources.items():
+            run = results.runs[setting]
             missing = [number for number in range(place, run.wanted, parts) if number not in run.rows]
             for rows in self._rows(method, source, missing, batch, workers):
                 run.rows.update(rows)

@@ -16,7 +16,6 @@ from cyctr.storage import write_atomically
 
 _FORMAT = "cyctr-results-1"
 _COLUMNS = ["episode", "class", "query", "supports", "true_positive", "false_positive", "false_negative", "true_negative"]
-_REPLICATES = 1000
 
 
 class Setting(NamedTuple):
@@ -58,19 +57,20 @@ class Run:
         """Whether every episode is done."""
         return len(self.rows) >= self.wanted
 
-    def result(self) -> Result:
-        """The numbers of the episodes that are done."""
-        return summarise(*self._arrays(), replicates=_REPLICATES)
+    def result(self, seed: int = 0) -> Result:
+        """The numbers of the episodes that are done, the seed that of the interval's chance."""
+        categories, counts, queries = self._arrays()
+        return summarise(categories, counts, queries=queries, seed=seed)
 
-    def replicates(self) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """MIoU of episodes drawn anew."""
-        categories, counts = self._arrays()
-        return replicate_miou(np.asarray(categories), counts, _REPLICATES)
+    def replicates(self, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+        """The mIoU of queries drawn anew, many times."""
+        categories, counts, queries = self._arrays()
+        return replicate_miou(np.asarray(categories), counts, seed=seed, queries=queries)
 
-    def _arrays(self) -> tuple[list[int], np.ndarray[Any, np.dtype[np.int64]]]:
+    def _arrays(self) -> tuple[list[int], np.ndarray[Any, np.dtype[np.int64]], list[str]]:
         rows = [self.rows[number] for number in sorted(self.rows)]
         counts = [_numbers(row.counts) for row in rows]
-        return [row.category for row in rows], np.array(counts, np.int64).reshape(-1, 4)
+        return [row.category for row in rows], np.array(counts, np.int64).reshape(-1, 4), [row.query for row in rows]
 
 
 @dataclass
@@ -87,21 +87,26 @@ class Results:
     runs: dict[Setting, Run] = field(default_factory=dict)
     notes: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.settings = json.loads(json.dumps(self.settings))  # as a file gives them back: lists, no tuples
+
     def save(self, path: Path) -> None:
         """Writes `results.json` in one step."""
         runs = [
-            {**setting._asdict(), **_described(run, self.classes), "columns": _COLUMNS, "episodes": f"@{place}"}
+            {
+                **setting._asdict(),
+                **_described(run, self.classes, setting.fold),
+                "columns": _COLUMNS,
+                "episodes": _stand_in(place),
+            }
             for place, (setting, run) in enumerate(sorted(self.runs.items()))
         ]
         content = {"format": _FORMAT, "settings": self.settings, "notes": self.notes, "summary": self.summary(), "runs": runs}
-        text = re.sub(r"\[\s+([^\[\]{}]*?)\s+\]", _on_one_line, json.dumps(content, indent=1))
+        text = re.sub(r"\[\n([^\[\]{}]*?)\n\s*\]", _on_one_line, json.dumps(content, indent=1))
         for place, (_, run) in enumerate(sorted(self.runs.items())):  # one episode a line, for people and for diffs
             lines = ",\n".join(f"   {json.dumps(row)}" for row in _listed(run))
-            text = text.replace(f'"@{place}"', f"[\n{lines}\n  ]")
-        try:
-            write_atomically(path, f"{text}\n".encode())
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+            text = text.replace(json.dumps(_stand_in(place)), f"[\n{lines}\n  ]")
+        write_text(path, f"{text}\n")
 
     @classmethod
     def load(cls, path: Path) -> "Results":
@@ -113,12 +118,15 @@ class Results:
             raise DataError(f"{path}: cannot be read ({reason}); expected a results.json of `cyctr evaluate`") from error
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise DataError(f"{path}: is no {_FORMAT!r}; expected a results.json of `cyctr evaluate`")
-        results = cls(content["settings"], notes=content["notes"])
-        for item in content["runs"]:
-            run = Run(item["wanted"], item["images"], item["pairs"])
-            for number, category, query, supports, *counts in item["episodes"]:
-                run.rows[number] = Row(category, query, tuple(supports), Counts(*counts))
-            results.runs[Setting(item["fold"], item["shots"], item["seed"])] = run
+        try:
+            results = cls(content["settings"], notes=content["notes"])
+            for item in content["runs"]:
+                run = Run(item["wanted"], item["images"], item["pairs"])
+                for number, category, query, supports, *counts in item["episodes"]:
+                    run.rows[number] = Row(category, query, tuple(supports), Counts(*counts))
+                results.runs[Setting(item["fold"], item["shots"], item["seed"])] = run
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: is not as `cyctr evaluate` wrote it ({error!r}); restore it, or measure again") from error
         return results
 
     @property
@@ -133,7 +141,7 @@ class Results:
             chosen = {s: run for s, run in self.runs.items() if s.shots == shots and run.rows}
             if not chosen:
                 continue
-            found = {s: run.result() for s, run in chosen.items()}
+            found = {s: run.result(s.fold) for s, run in chosen.items()}
             folds = sorted({s.fold for s in chosen})
             seeds = sorted({s.seed for s in chosen})
             per_seed = [
@@ -141,12 +149,13 @@ class Results:
                 for seed in seeds
                 if {s.fold for s in found if s.seed == seed} == set(folds)
             ]
-            drawn = np.mean([run.replicates() for run in chosen.values()], axis=0)
+            # the runs of one fold share their queries, and so the chance that draws them; folds do not
+            drawn = np.mean([run.replicates(seed=s.fold) for s, run in chosen.items()], axis=0)
             rows.append(
                 {
                     "shots": shots,
                     "episodes": sum(len(run.rows) for run in chosen.values()),
-                    "finished": all(run.finished for run in chosen.values()),
+                    "finished": all(run.finished for s, run in self.runs.items() if s.shots == shots),
                     "seeds": seeds,
                     "folds": {str(fold): _spread([found[s].miou for s in sorted(found) if s.fold == fold]) for fold in folds},
                     "mean": _spread([value for value, _ in per_seed] or [r.miou for r in found.values()]),
@@ -191,7 +200,7 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = 
 def fold_table(results: Results) -> list[list[str]]:
     """The table in the paper's form, headings first: one row for each number of shots, a column for each fold."""
     rows = results.summary()
-    folds = list(dict.fromkeys(fold for row in rows for fold in row["folds"]))
+    folds = sorted({fold for row in rows for fold in row["folds"]}, key=int)
     table = [["shots", *(f"fold-{fold}" for fold in folds), "mean mIoU", "95 % interval", "FB-IoU", "episodes"]]
     for row in rows:
         low, high = row["interval"]
@@ -206,7 +215,7 @@ def class_table(results: Results) -> list[list[str]]:
     """IoU of each class, headings first."""
     rows = results.summary()
     table = [["class", *(f"{row['shots']}-shot" for row in rows)]]
-    for name in dict.fromkeys(name for row in rows for name in row["classes"]):
+    for name in (name for name in results.classes if any(name in row["classes"] for row in rows)):
         table.append([name, *(f"{row['classes'][name]:.1f}" if name in row["classes"] else "–" for row in rows)])
     return table
 
@@ -216,8 +225,17 @@ def markdown(results: Results) -> str:
     blocks = []
     for table in (fold_table(results), class_table(results)):
         lines = [table[0], ["---", *["---:"] * (len(table[0]) - 1)], *table[1:]]
-        blocks.append("\n".join(f"| {' | '.join(line)} |" for line in lines))
+        escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+        blocks.append("\n".join(f"| {' | '.join(line)} |" for line in escaped))
     return "\n\n".join(blocks) + "\n"
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file of the output folder in one step."""
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
 
 
 def spread_text(value: Mapping[str, float | None]) -> str:
@@ -246,10 +264,10 @@ def _numbers(counts: Counts) -> list[int]:
     return [counts.true_positive, counts.false_positive, counts.false_negative, counts.true_negative]
 
 
-def _described(run: Run, classes: Sequence[str]) -> dict[str, Any]:
+def _described(run: Run, classes: Sequence[str], seed: int) -> dict[str, Any]:
     about: dict[str, Any] = {"wanted": run.wanted, "finished": len(run.rows), "images": run.images, "pairs": run.pairs}
     if run.rows:
-        result = run.result()
+        result = run.result(seed)
         about["miou"], about["fb_iou"] = _percent(result.miou), _percent(result.fb_iou)
         about["interval"] = [_percent(value) for value in result.interval]
         about["classes"] = {classes[c]: _percent(iou) for c, iou in result.classes.items()}
@@ -260,6 +278,11 @@ def _listed(run: Run) -> list[list[Any]]:
     return [
         [number, row.category, row.query, list(row.supports), *_numbers(row.counts)] for number, row in sorted(run.rows.items())
     ]
+
+
+def _stand_in(place: int) -> str:
+    """Where the episodes of a run will be; no name of a file or class can be the same."""
+    return f"\0{place}"
 
 
 def _on_one_line(plain_list: re.Match[str]) -> str:

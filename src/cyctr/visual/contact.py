@@ -49,7 +49,8 @@ def contact_sheet(blocks: Sequence[Block], title: str, footer: str, across: int 
     width = tiles * side + (tiles - 1) * _GAP
     rows = -(-len(blocks) // per_row)
     heading, text = ImageFont.load_default(22), ImageFont.load_default(13)
-    page_width = max(2 * _MARGIN + per_row * width + (per_row - 1) * 3 * _GAP, 2 * _MARGIN + round(heading.getlength(title)))
+    lines = round(max(heading.getlength(title), text.getlength(footer)))
+    page_width = 2 * _MARGIN + max(per_row * width + (per_row - 1) * 3 * _GAP, lines)
     top = _MARGIN + 40
     page = Image.new("RGB", (page_width, top + rows * (side + _LINE + 2 * _GAP) + _LINE + _MARGIN), PAPER)
     draw = ImageDraw.Draw(page)

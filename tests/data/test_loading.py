@@ -1,0 +1,447 @@
+import gc
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from miniature import box, picture, truncate, write
+from PIL import Image
+
+from cyctr.config import AugmentationConfig, InputConfig
+from cyctr.data import pools
+from cyctr.data.folder import open_folder
+from cyctr.data.loading import Memo, TestEpisodes, TrainingEpisodes
+from cyctr.data.sampler import Sampler
+from cyctr.data.synthetic_pool import SyntheticPool, open_synthetic
+from cyctr.data.transforms import content_size
+from cyctr.errors import DataError
+from cyctr.types import Episode
+
+SIZES = [(40, 60), (60, 40), (33, 33), (20, 50), (50, 21), (64, 64), (70, 30), (30, 70), (45, 46)]
+STEMS = tuple("abcdefghi")
+INPUT = InputConfig(size=33)
+AUGMENTATION = AugmentationConfig(size=32)
+STILL = {"scale": (1.0, 1.0), "rotation": 0.0, "blur": 0.0, "flip": 0.0}
+
+
+@pytest.fixture
+def dataset(tmp_path, monkeypatch):
+    """Nine images of as many sizes, a cat in each and a dog in most, with a border that nobody decided."""
+    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
+    root = tmp_path / "data"
+    for number, (stem, (height, width)) in enumerate(zip(STEMS, SIZES, strict=True)):
+        picture(root / "images" / f"{stem}.png", (height, width), seed=number)
+        values = box((2, 2, height // 2, width - 3), 1, (height, width))
+        if number % 3 != 2:
+            values += box((height // 2, number, height - 1, width // 2), 2, (height, width))
+        values[:, -1] = 255
+        write(root / "masks" / f"{stem}.png", values)
+    (root / "classes.txt").write_text("cat\ndog")
+    return open_folder(root)
+
+
+def samplers(dataset, **settings):
+    pool = dataset.pool("test")
+    return pool, Sampler(dataset, pool.index(), **settings)
+
+
+def episodes(dataset, config=INPUT, memo=None, **settings):
+    return TestEpisodes(*samplers(dataset, **settings), config, memo)
+
+
+def training(dataset, config=AUGMENTATION, **settings):
+    return TrainingEpisodes(*samplers(dataset, **settings), config)
+
+
+def by_hand(root, stem, value, config):
+    """Image, label, where that is beyond doubt, and truth: Pillow's resizing, the nearest pixels, and padding."""
+    with Image.open(root / "images" / f"{stem}.png") as opened:
+        image = opened.convert("RGB")
+    with Image.open(root / "masks" / f"{stem}.png") as opened:
+        values = np.array(opened)
+    truth = np.where(values == 255, 255, values == value).astype(np.uint8)
+    height, width = content_size(truth.shape, config)
+    pixels = np.full((config.size, config.size, 3), config.fill, np.uint8)
+    pixels[:height, :width] = np.array(image.resize((width, height), Image.Resampling.BILINEAR))
+    label = np.full((config.size, config.size), 255, np.uint8)
+    rows = ((np.arange(height) + 0.5) * truth.shape[0] / height).astype(int)
+    columns = ((np.arange(width) + 0.5) * truth.shape[1] / width).astype(int)
+    label[:height, :width] = truth[rows][:, columns]
+    clear = np.ones((config.size, config.size), bool)  # not between two pixels
+    clear[:height][(2 * np.arange(height) + 1) * truth.shape[0] % (2 * height) == 0] = False
+    clear[:, :width][:, (2 * np.arange(width) + 1) * truth.shape[1] % (2 * width) == 0] = False
+    return pixels.transpose(2, 0, 1), label, clear, truth
+
+
+@pytest.mark.parametrize(
+    "config", [INPUT, InputConfig(size=47, fit="squash"), InputConfig(size=65, fill=9)], ids=["pad", "squash", "fill"]
+)
+def test_loaded_episodes_equal_a_slow_reading_by_hand(dataset, config):
+    source = episodes(dataset, config, shots=2)
+    batch = source.load([3, 0, 11])
+    assert [draw.number for draw in batch.draws] == [3, 0, 11]
+    assert batch.episode.support_images.shape == (3, 2, 3, config.size, config.size)
+    for place, draw in enumerate(batch.draws):
+        assert draw == source.sampler(draw.number)
+        given = batch.episode
+        found = [(given.query_images[place], given.query_labels[place])]
+        found += list(zip(given.support_images[place], given.support_labels[place], strict=True))
+        for i, (image, label) in zip((draw.query, *draw.supports), found, strict=True):
+            pixels, marks, clear, truth = by_hand(source.pool.root, STEMS[i], draw.category + 1, config)
+            assert np.abs(image.numpy().astype(int) - pixels).max() <= 1
+            np.testing.assert_array_equal(label.numpy()[clear], marks[clear])
+            assert {0, 1, 255} == set(label.unique().tolist())
+            if i == draw.query:
+                np.testing.assert_array_equal(batch.truths[place].numpy(), truth)
+
+
+def test_loaded_episodes_pass_the_checks_that_trusted_ones_skip(dataset):
+    given = episodes(dataset, shots=2).load(range(8)).episode
+    checked = Episode(given.support_images, given.support_labels, given.query_images, given.query_labels)
+    assert checked.shots == 2
+
+
+def assert_same(one, other):
+    assert one.draws == other.draws
+    for name in ("support_images", "support_labels", "query_images", "query_labels"):
+        assert torch.equal(getattr(one.episode, name), getattr(other.episode, name))
+    assert all(torch.equal(a, b) for a, b in zip(one.truths, other.truths, strict=True))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+@pytest.mark.parametrize("size", [1, 3, 7, 100])
+def test_batches_hold_every_episode_in_order_whatever_the_workers_and_the_size(dataset, workers, size):
+    numbers = [*range(4, 24), 2, 2]
+    alone = episodes(dataset, shots=2)
+    found = list(episodes(dataset, shots=2).batches(numbers, size, workers))
+    pieces = [numbers[start : start + size] for start in range(0, len(numbers), size)]
+    assert [[draw.number for draw in batch.draws] for batch in found] == pieces
+    for batch, piece in zip(found, pieces, strict=True):
+        assert_same(batch, alone.load(piece))
+
+
+def test_batches_of_a_memo_that_holds_almost_nothing_are_the_same(dataset):
+    found = list(episodes(dataset, memo=Memo(5000)).batches(range(12), 4, 3))
+    for batch, expected in zip(found, episodes(dataset).batches(range(12), 4, 1), strict=True):
+        assert_same(batch, expected)
+
+
+def test_no_episodes_are_no_batches(dataset):
+    assert list(episodes(dataset).batches([], 4, 2)) == []
+
+
+def test_nothing_is_read_before_the_first_batch_is_asked_for(dataset, reads):
+    source = episodes(dataset)
+    reads.clear()
+    batches = source.batches(range(9), 2, 2)
+    batches.close()
+    assert reads == []
+
+
+@pytest.fixture
+def reads(monkeypatch):
+    """The images and masks that were read."""
+    names = []
+
+    def remembered(read):
+        def remember(path):
+            names.append(f"{path.parent.name}/{path.stem}")
+            return read(path)
+
+        return remember
+
+    for read in (pools.read_image, pools.read_values):
+        monkeypatch.setattr(pools, read.__name__, remembered(read))
+    return names
+
+
+def test_every_image_is_read_once_for_all_shots_and_seeds_that_share_a_memo(dataset, reads):
+    dataset.pool("test").index()
+    reads.clear()
+    memo = Memo()
+    for shots in (1, 2):
+        for seed in (0, 1):
+            source = episodes(dataset, memo=memo, shots=shots, seed=seed)
+            assert sum(len(batch.draws) for batch in source.batches(range(40), 5, 1)) == 40
+    assert sorted(read for read in reads if read.startswith("images")) == [f"images/{stem}" for stem in STEMS]
+    masks = [f"masks/{stem}" for number, stem in enumerate(STEMS) for _ in range(2 if number % 3 != 2 else 1)]
+    assert sorted(read for read in reads if read.startswith("masks")) == masks  # once for each class
+
+
+def test_two_inputs_may_share_a_memo(dataset):
+    memo = Memo()
+    for config in (INPUT, replace(INPUT, fill=200), InputConfig(size=40, fit="squash")):
+        assert_same(episodes(dataset, config, memo).load(range(9)), episodes(dataset, config).load(range(9)))
+
+
+@pytest.mark.parametrize("workers", [1, 4])
+@pytest.mark.parametrize("folder", ["images", "masks"])
+def test_a_file_that_breaks_under_way_is_named(dataset, folder, workers):
+    source = episodes(dataset)
+    truncate(source.pool.root / folder / "e.png")
+    threads = threading.active_count()
+    with pytest.raises(DataError, match=rf"{folder}/e.png: damaged or cut short"):
+        list(source.batches(range(60), 2, workers))
+    assert threading.active_count() == threads
+
+
+def test_what_came_before_a_broken_file_is_still_given(dataset):
+    source = episodes(dataset)
+    needs_i = [STEMS.index("i") in (source.sampler(n).query, *source.sampler(n).supports) for n in range(30)]
+    numbers = [n for n in range(30) if not needs_i[n]] + [needs_i.index(True)]
+    (source.pool.root / "images" / "i.png").unlink()
+    batches = source.batches(numbers, 1, 2)
+    assert [next(batches).draws[0].number for _ in numbers[:-1]] == numbers[:-1] and len(numbers) > 10
+    with pytest.raises(DataError, match=r"images/i.png: no such file"):
+        next(batches)
+
+
+def test_a_broken_file_is_named_without_threads_too(dataset):
+    source = episodes(dataset)
+    (source.pool.root / "images" / "a.png").unlink()
+    with pytest.raises(DataError, match=r"images/a.png: no such file"):
+        source.load(range(9))
+
+
+@pytest.mark.parametrize("taken", [1, 4])
+def test_stopping_early_leaves_no_thread_behind_and_reads_no_further(taken):
+    pool = SyntheticPool(classes=8, each=40, size=16)
+    sampler = Sampler(open_synthetic(pool), pool.index(), split="train", order="shuffled", shots=3)
+    wanted = {i for number in range(5 * taken) for i in (sampler(number).query, *sampler(number).supports)}
+    started, blocked, release = [], threading.Semaphore(0), threading.Event()
+
+    class Blocking(SyntheticPool):
+        """Gives what the first batches need; whoever asks for more waits."""
+
+        def image(self, i):
+            started.append(i)
+            if i not in wanted:
+                blocked.release()
+                release.wait(20)
+            return super().image(i)
+
+    before = set(threading.enumerate())
+    batches = TestEpisodes(Blocking(classes=8, each=40, size=16), sampler, INPUT).batches(range(1000), 5, workers=3)
+    assert [next(batches).draws[0].number for _ in range(taken)] == [5 * i for i in range(taken)]
+    assert all(blocked.acquire(timeout=10) for _ in range(3))
+    so_far = len(started)
+    timer = threading.Timer(0.3, release.set)
+    timer.start()
+    batches.close()
+    timer.join()
+    assert set(threading.enumerate()) == before
+    assert len(started) == so_far
+    assert list(batches) == []
+
+
+def tensor(number, size=100):
+    return torch.full((size,), number, dtype=torch.uint8)
+
+
+def test_a_memo_makes_each_tensor_once():
+    memo, made = Memo(), []
+    for key in (1, 2, 1, 1, 2):
+        found = memo(key, lambda key=key: made.append(key) or tensor(key))
+        assert torch.equal(found, tensor(key))
+    assert made == [1, 2]
+
+
+def test_a_memo_forgets_what_was_used_longest_ago():
+    memo, made = Memo(300), []
+
+    def ask(key):
+        return memo(key, lambda: made.append(key) or tensor(key))
+
+    for key in (1, 2, 3, 1, 4):  # 4 puts out 2
+        ask(key)
+    assert made == [1, 2, 3, 4]
+    for key in (1, 3, 4):
+        ask(key)
+    assert made == [1, 2, 3, 4]
+    assert torch.equal(ask(2), tensor(2)) and made == [1, 2, 3, 4, 2]
+
+
+def test_a_memo_keeps_no_more_bytes_than_it_may():
+    memo = Memo(1000)
+    alive = weakref.WeakSet()
+    for key in range(200):
+        made = torch.zeros(1 + key % 5 * 50)
+        alive.add(made)
+        memo(key, lambda made=made: made)
+        del made
+        gc.collect(0)
+        assert sum(held.nbytes for held in alive) <= 1000 or len(alive) == 1
+
+
+def test_a_tensor_larger_than_the_memo_is_given_all_the_same():
+    memo = Memo(10)
+    assert torch.equal(memo("large", lambda: tensor(3)), tensor(3))
+    assert torch.equal(memo("next", lambda: tensor(4)), tensor(4))
+    assert torch.equal(memo("large", lambda: tensor(5)), tensor(5))  # forgotten, made again
+
+
+def test_a_failure_to_make_is_not_remembered():
+    memo = Memo()
+
+    def fail():
+        raise DataError("broken")
+
+    with pytest.raises(DataError, match="broken"):
+        memo(1, fail)
+    assert torch.equal(memo(1, lambda: tensor(1)), tensor(1))
+
+
+def test_a_tensor_that_threads_make_at_once_is_counted_once():
+    memo, together, made = Memo(300), threading.Barrier(3, timeout=10), []
+
+    def make_together():
+        together.wait()
+        return tensor(1)
+
+    with ThreadPoolExecutor(3) as workers:
+        for found in [workers.submit(memo, 1, make_together) for _ in range(3)]:
+            assert torch.equal(found.result(), tensor(1))
+    for key in (2, 3, 1, 2, 3):
+        memo(key, lambda key=key: made.append(key) or tensor(key))
+    assert made == [2, 3]
+
+
+def test_threads_may_share_a_memo():
+    memo = Memo(700)
+    alive, lock = weakref.WeakSet(), threading.Lock()
+
+    def ask(step):
+        key = step * 7 % 20
+
+        def make():
+            made = tensor(key)
+            with lock:
+                alive.add(made)
+            time.sleep(0.0002)
+            return made
+
+        return bool((memo(key, make) == key).all())
+
+    with ThreadPoolExecutor(8) as workers:
+        assert all(workers.map(ask, range(3000)))
+    gc.collect()
+    assert sum(held.nbytes for held in alive) <= 700
+
+
+def parts(episode):
+    return [episode.support_images, episode.support_labels, episode.query_images, episode.query_labels]
+
+
+@pytest.mark.parametrize("shots", [1, 3])
+def test_a_training_episode_is_the_same_in_any_batch(dataset, shots):
+    whole = parts(training(dataset, shots=shots).batch(0, 6))
+    source = training(dataset, shots=shots)
+    later, sooner = parts(source.batch(2, 4)), parts(source.batch(0, 2))
+    for all_, first, second in zip(whole, sooner, later, strict=True):
+        assert torch.equal(all_, torch.cat([first, second]))
+    assert whole[0].shape == (6, shots, 3, 32, 32) and whole[3].shape == (6, 32, 32)
+    assert whole[0].dtype == torch.uint8
+
+
+def test_a_training_episode_is_the_same_in_threads(dataset):
+    source = training(dataset)
+    with ThreadPoolExecutor(4) as workers:
+        found = list(workers.map(lambda i: parts(source.batch(i, 1)), range(24)))
+    expected = parts(source.batch(0, 24))
+    for i, made in enumerate(found):
+        assert all(torch.equal(one[0], many[i]) for one, many in zip(made, expected, strict=True))
+
+
+def test_fewer_shots_are_the_first_of_more_in_training(dataset):
+    few, many = training(dataset, shots=1).batch(0, 8), training(dataset, shots=4).batch(0, 8)
+    assert torch.equal(few.support_images, many.support_images[:, :1])
+    assert torch.equal(few.query_images, many.query_images)
+
+
+def test_another_seed_gives_other_crops(dataset):
+    one, other = training(dataset).batch(0, 9), training(dataset, seed=1).batch(0, 9)
+    assert not torch.equal(one.query_images, other.query_images)
+    # even of the same image: the queries walk the list under every seed
+    assert all(not torch.equal(a, b) for a, b in zip(one.query_images, other.query_images, strict=True))
+
+
+def test_the_second_time_round_an_image_is_changed_in_another_way(dataset):
+    source = training(dataset)
+    rounds = [source.batch(lap * len(STEMS), len(STEMS)).query_images for lap in range(3)]
+    for i in range(len(STEMS)):
+        assert len({made[i].numpy().tobytes() for made in rounds}) == 3
+
+
+def test_query_and_supports_are_changed_each_in_their_own_way(dataset):
+    root = dataset.pool("test").root
+    for stem in STEMS:  # the same picture everywhere
+        picture(root / "images" / f"{stem}.png", (64, 64), seed=5)
+        write(root / "masks" / f"{stem}.png", box((10, 10, 50, 50), 1, (64, 64)) + box((50, 10, 60, 50), 2, (64, 64)))
+    given = training(open_folder(root), shots=3).batch(0, 6)
+    for query, supports in zip(given.query_images, given.support_images, strict=True):
+        assert len({image.numpy().tobytes() for image in (query, *supports)}) == 4
+
+
+@pytest.mark.parametrize("scale", [(0.9, 1.1), (0.25, 0.5)])
+def test_every_support_and_query_keeps_some_foreground_however_small_the_object(dataset, scale):
+    root = dataset.pool("test").root
+    for number, (stem, size) in enumerate(zip(STEMS, SIZES, strict=True)):
+        values = np.zeros(size, np.uint8)
+        values[number, 2 * number] = 1
+        values[-1 - number, -1] = 2
+        write(root / "masks" / f"{stem}.png", values)
+    config = AugmentationConfig(size=16, scale=scale, rotation=90.0)
+    given = training(open_folder(root), config, shots=2).batch(0, 60)
+    assert (given.support_labels == 1).flatten(2).any(-1).all()
+    assert (given.query_labels == 1).flatten(1).any(-1).all()
+    checked = Episode(given.support_images, given.support_labels, given.query_images, given.query_labels)
+    assert checked.shots == 2
+
+
+def test_without_chance_a_training_crop_is_a_piece_of_the_file_with_its_mask(dataset):
+    source = training(dataset, AugmentationConfig(size=16, **STILL), shots=2)
+    given = source.batch(0, 6)
+    images = torch.cat([given.query_images[:, None], given.support_images], 1)  # (B, K + 1, 3, S, S)
+    labels = torch.cat([given.query_labels[:, None], given.support_labels], 1)
+    for number in range(6):
+        draw = source.sampler(number)
+        for place, i in enumerate((draw.query, *draw.supports)):
+            image = torch.from_numpy(source.pool.image(i)).permute(2, 0, 1)
+            label = torch.from_numpy(source.pool.label(i, draw.category))
+            pieces = [
+                (top, left)
+                for top in range(image.shape[1] - 15)
+                for left in range(image.shape[2] - 15)
+                if torch.equal(image[:, top : top + 16, left : left + 16], images[number, place])
+            ]
+            assert len(pieces) == 1
+            ((top, left),) = pieces
+            assert torch.equal(label[top : top + 16, left : left + 16], labels[number, place])
+
+
+def test_blur_changes_the_image_and_not_the_mask(dataset):
+    sharp = training(dataset, AugmentationConfig(size=16, **STILL)).batch(0, 6)
+    soft = training(dataset, AugmentationConfig(size=16, **STILL | {"blur": 1.0})).batch(0, 6)
+    assert torch.equal(sharp.query_labels, soft.query_labels)
+    assert soft.query_images.float().std() < 0.6 * sharp.query_images.float().std()
+
+
+def test_large_images_are_made_smaller_first(dataset):
+    config = AugmentationConfig(size=32, **STILL, longest=20)
+    for place, label in enumerate(training(dataset, config).batch(0, 9).query_labels):
+        seen = (label != 255).nonzero()
+        height, width = (seen.amax(0) - seen.amin(0) + 1).tolist()
+        full = SIZES[place]
+        assert height == round(full[0] * 20 / max(full))
+        assert abs(width - round(full[1] * 20 / max(full))) <= 1  # the border that nobody decided
+
+
+def test_a_mask_that_lost_its_object_since_the_index_was_built_is_named(dataset):
+    source = training(dataset)
+    write(source.pool.root / "masks" / "a.png", np.zeros(SIZES[0]))
+    with pytest.raises(DataError, match="a: marks no pixel of its class any more; build the index again"):
+        source.batch(0, 30)

@@ -1,0 +1,459 @@
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from data.miniature import class_mask_folder, labelled_folder, picture, state, truncate
+from making import tiny
+from PIL import Image
+from reading import Reader
+from typer.testing import CliRunner
+
+import cyctr
+from cyctr import cli
+from cyctr.config import Config
+from cyctr.data.opening import open_dataset
+from cyctr.data.sampler import Sampler
+from cyctr.evaluation.results import Results, Setting, fold_table
+
+COMMANDS = ["evaluate", "merge", "episodes", "data", "data check", "data info"]
+
+
+@pytest.fixture(autouse=True)
+def cache_folder(tmp_path, monkeypatch):
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("CYCTR_CACHE", str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    """A folder of four images with cats and dogs."""
+    return labelled_folder(tmp_path_factory.mktemp("photos"))
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command line in this process: its exit code, output and errors."""
+
+    def main(*arguments):
+        monkeypatch.setattr(sys, "argv", ["cyctr", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return stop.value.code or 0, captured.out, captured.err
+
+    return main
+
+
+@pytest.fixture
+def evaluate(run, photos, tmp_path):
+    """Runs `cyctr evaluate` on the photos, without pictures."""
+
+    def main(*options, output="out", method="foreground", episodes=6):
+        usual = ("--data", photos, "--method", method, "--weights", "tiny", "--episodes", episodes, "--pictures", 0)
+        return run("evaluate", *usual, "--class-folds", 2, "--output", tmp_path / output, *options)
+
+    return main
+
+
+def assert_one_line(result, *words):
+    """The user could mend it: nothing but one line of ours, and exit code 2."""
+    code, _, error = result
+    assert code == 2
+    assert error.startswith("cyctr: ") and error.endswith("\n") and error.count("\n") == 1, error
+    assert all(word in error for word in words), error
+
+
+def assert_well(result):
+    assert (result[0], result[2]) == (0, ""), result
+    return result[1]
+
+
+def measured(folder):
+    """What decides whether two runs are equal: everything but notes of time and machine."""
+    content = json.loads((folder / "results.json").read_text())
+    return {name: content[name] for name in ("settings", "summary", "runs")}
+
+
+def test_an_evaluation_writes_numbers_tables_and_pictures(run, tmp_path):
+    out = tmp_path / "deep" / "out"
+    output = assert_well(
+        run(
+            *("evaluate", "--data", "synthetic", "--method", "foreground", "--folds", "0,2", "--shots", "1,2"),
+            *("--episodes", 3, "--order", "classes", "--pictures", 1, "--output", out),
+        )
+    )
+    assert sorted(path.name for path in out.iterdir()) == ["index.html", "results.json", "results.md"]
+    assert all(str(out / name) in output for name in ("index.html", "results.json", "results.md"))
+
+    results = Results.load(out / "results.json")
+    assert sorted(results.runs) == [Setting(fold, shots, 0) for fold in (0, 2) for shots in (1, 2)]
+    assert all(len(found.rows) == 3 and 0 < found.result().miou < 1 for found in results.runs.values())
+    assert results.settings["method"] == {"name": "foreground", "precision": "float32"}
+    assert results.notes["cyctr"] == cyctr.__version__
+    assert results.notes["seconds"] > 0
+
+    table = fold_table(results)
+    written = (out / "results.md").read_text().splitlines()
+    assert [[cell.strip() for cell in line.strip("|").split("|")] for line in (written[0], *written[2:4])] == table
+    assert all(cell in output for line in table for cell in line)
+
+    read = Reader((out / "index.html").read_text())
+    assert read.texts["h1"] == ["foreground on synthetic"]
+    assert len(read.pictures()) == 3 * 3 + 3 * 4
+    assert set(table[1]) <= set(read.texts["td"])
+
+
+def test_references_and_checkpoints_answer_through_the_command(evaluate, tmp_path):
+    network = tiny()
+    cyctr.save_checkpoint(tmp_path / "mine.safetensors", network, Config(model=network.config))
+    for place, method in enumerate(("prior:0.6", "prototype", tmp_path / "mine.safetensors")):
+        assert_well(evaluate("--folds", 0, method=method, episodes=2, output=f"out{place}"))
+        results = Results.load(tmp_path / f"out{place}" / "results.json")
+        assert len(results.runs[Setting(0, 1, 0)].rows) == 2
+    assert results.settings["method"]["name"] == "mine"
+    assert_well(evaluate("--folds", 0, "--resume", method=tmp_path / "mine.safetensors", episodes=3, output="out2"))
+    assert len(Results.load(tmp_path / "out2" / "results.json").runs[Setting(0, 1, 0)].rows) == 3
+
+
+@pytest.mark.parametrize("protocol", ["cyctr", "pfenet", "hsnet"])
+def test_a_full_answer_is_scored_with_the_objects_share_under_every_protocol(protocol, evaluate, tmp_path):
+    assert_well(evaluate("--protocol", protocol, "--order", "pairs"))
+    results = Results.load(tmp_path / "out" / "results.json")
+    shares = {"cat": (4 * 5 + 3 * 3 + 3 * 14) / 3, "dog": (8 * 12 + 1) / 2}  # pixels of 12 x 16, each image equally often
+    (summary,) = results.summary()
+    for name, pixels in shares.items():
+        assert summary["classes"][name] == pytest.approx(100 * pixels / (12 * 16), abs=1.0 if protocol == "hsnet" else 1e-3)
+
+
+def test_results_that_are_there_are_not_written_over_unasked(evaluate, tmp_path):
+    assert_well(evaluate())
+    before = state(tmp_path / "out")
+    assert_one_line(evaluate(method="background"), "results.json: is there already", "--resume", "--force", "--output")
+    assert state(tmp_path / "out") == before
+    assert_well(evaluate("--force", method="background"))
+    assert Results.load(tmp_path / "out" / "results.json").settings["method"]["name"] == "background"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--method", "background"), 'method.name "foreground" / "background"'),
+        (("--order", "pairs"), 'protocol.order "images" / "pairs"'),
+        (("--split", "train"), 'split "test" / "train"'),
+        (("--protocol", "hsnet"), "protocol.input.size 473 / 400"),
+        (("--split-seed", "3"), "dataset.folds [[1], [0]] / [[0], [1]]"),
+    ],
+)
+def test_results_of_other_settings_are_not_resumed(options, words, evaluate, tmp_path):
+    assert_well(evaluate())
+    before = state(tmp_path / "out")
+    assert_one_line(evaluate("--resume", *options), "other settings", words)
+    assert state(tmp_path / "out") == before
+
+
+def test_a_resume_adds_what_is_missing_and_equals_a_run_in_one_go(evaluate, tmp_path):
+    assert_well(evaluate("--folds", 0, episodes=3))
+    assert_well(evaluate("--resume", "--batch", 4, episodes=7))
+    assert_well(evaluate(output="whole", episodes=7))
+    assert measured(tmp_path / "out") == measured(tmp_path / "whole")
+    before = measured(tmp_path / "out")
+    assert_well(evaluate("--resume", episodes=7))
+    assert measured(tmp_path / "out") == before
+
+
+def test_a_resume_of_nothing_begins(evaluate, tmp_path):
+    assert_well(evaluate("--resume"))
+    assert all(found.finished for found in Results.load(tmp_path / "out" / "results.json").runs.values())
+
+
+def test_a_damaged_file_is_not_resumed_and_stays(evaluate, tmp_path):
+    assert_well(evaluate())
+    truncate(tmp_path / "out" / "results.json")
+    before = state(tmp_path / "out")
+    assert_one_line(evaluate("--resume"), "results.json: cannot be read (not JSON)")
+    assert state(tmp_path / "out") == before
+
+
+CTRL_C = """
+import os, signal
+from cyctr import cli
+from cyctr.evaluation import protocol
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs have none
+score, scored = protocol.score, []
+
+def scored_until_ctrl_c(*given):
+    scored.append(given)
+    if len(scored) == 9:
+        os.kill(os.getpid(), signal.SIGINT)
+    return score(*given)
+
+protocol.score = scored_until_ctrl_c
+cli.main()
+"""
+
+
+def test_ctrl_c_keeps_what_was_measured_and_a_resume_finishes_it(evaluate, photos, tmp_path):
+    """The signal comes in the second of two folds."""
+    options = ("--data", photos, "--class-folds", 2, "--method", "foreground", "--weights", "tiny", "--episodes", 6)
+    command = [sys.executable, "-c", CTRL_C, "evaluate", *options, "--output", tmp_path / "out"]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=os.environ.copy(), check=False)
+    assert (done.returncode, done.stderr) == (130, "")
+    assert "go on with --resume" in done.stdout
+    assert "(unfinished)" in done.stdout
+    found = Results.load(tmp_path / "out" / "results.json")
+    kept = sum(len(each.rows) for each in found.runs.values())
+    assert 6 <= kept <= 8
+    assert f"stopped after {kept} episodes" in done.stdout
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["results.json"]  # and no draft of it
+
+    assert_well(evaluate("--resume"))
+    assert_well(evaluate(output="whole"))
+    assert measured(tmp_path / "out") == measured(tmp_path / "whole")
+
+
+def test_merged_parts_equal_one_process(evaluate, run, tmp_path):
+    assert_well(evaluate(output="whole", episodes=7))
+    for part in (1, 2, 3):
+        assert_well(evaluate("--part", f"{part}/3", output=f"part{part}", episodes=7))
+    folders = [tmp_path / "part3", tmp_path / "part1" / "results.json", tmp_path / "part2"]
+    output = assert_well(run("merge", *folders, "--output", tmp_path / "merged"))
+    assert measured(tmp_path / "merged") == measured(tmp_path / "whole")
+    assert (tmp_path / "merged" / "results.md").read_text() == (tmp_path / "whole" / "results.md").read_text()
+    assert "missing" not in output
+
+    assert_one_line(run("merge", *folders, "--output", tmp_path / "merged"), "is there already", "--force")
+    output = assert_well(run("merge", *folders[:2], "--output", tmp_path / "merged", "--force"))
+    assert "4 episodes are missing" in output
+    assert "(unfinished)" in output
+
+
+def test_what_cannot_be_merged_is_one_line(evaluate, run, tmp_path):
+    assert_well(evaluate("--folds", 0, output="one"))
+    assert_well(evaluate("--folds", 0, output="other", method="background"))
+    out = tmp_path / "merged"
+    assert_one_line(run("merge", tmp_path / "one", tmp_path / "other", "--output", out), "method.name", '"background"')
+    assert_one_line(run("merge", tmp_path / "one", tmp_path / "nowhere", "--output", out), "nowhere", "No such file")
+    assert_one_line(run("merge", tmp_path, "--output", out), str(tmp_path / "results.json"), "No such file")
+    text = (tmp_path / "one" / "results.json").read_text()
+    assert "[0, " in text
+    changed = re.sub(r"\[0, (\d), (.*), (\d+)\]", r"[0, \1, \2, 1\3]", text, count=1)
+    (tmp_path / "changed.json").write_text(changed)
+    assert_one_line(run("merge", tmp_path / "one", tmp_path / "changed.json", "--output", out), "episode 0", "fold=0")
+    assert not out.exists()
+
+
+BAD = [
+    (("--folds", "x"), ("--folds is 'x'", "0-3")),
+    (("--folds", "2"), ("fold is 2", "folds 0 to 1")),
+    (("--folds", "1-0"), ("--folds is '1-0'",)),
+    (("--folds", "²"), ("--folds is '²'",)),
+    (("--folds", ""), ("--folds is ''",)),
+    (("--folds", "0,0"), ("--folds is '0,0'", "different numbers")),
+    (("--shots", "0"), ("--shots is '0'", "from 1 on")),
+    (("--shots", "one"), ("--shots is 'one'",)),
+    (("--shots", "4"), ("a 4-shot episode needs 5",)),
+    (("--seeds", "-1"), ("--seeds is '-1'",)),
+    (("--part", "3/2"), ("--part is '3/2'", "1/4")),
+    (("--part", "0/2"), ("--part is '0/2'",)),
+    (("--part", "2"), ("--part is '2'",)),
+    (("--part", "²/3"), ("--part is '²/3'",)),
+    (("--protocol", "hsnt"), ("protocol is 'hsnt'", "cyctr, pfenet, hsnet")),
+    (("--split", "tset"), ("split is 'tset'", "test, validation or train")),
+    (("--split", "validation"), ("no validation classes",)),
+    (("--order", "random"), ("order is 'random'", "'pairs'")),
+    (("--data", "nowhere"), ("nowhere: no such folder",)),
+    (("--kind", "cocoa"), ("kind is 'cocoa'",)),
+    (("--kind", "pascal"), ("",)),
+    (("--class-folds", "7"), ("folds is 7 for 2 classes",)),
+    (("--smallest", "999"), ("at least 999 pixels",)),
+    (("--method", "priro"), ("method is 'priro'", "prototype")),
+    (("--method", "nowhere.safetensors"), ("nowhere.safetensors: no such file",)),
+    (("--weights", "resnet51"), ("weights is 'resnet51'",)),
+    (("--device", "tpu"), ("device is 'tpu'",)),
+    (("--precision", "half"), ("precision is 'half'",)),
+]
+
+
+@pytest.mark.parametrize(("options", "words"), BAD, ids=[" ".join(options) for options, _ in BAD])
+def test_a_wrong_value_is_one_line_and_nothing_is_written(options, words, evaluate, tmp_path):
+    assert_one_line(evaluate(*options), *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_gpu_that_is_not_there_is_one_line(evaluate, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert_one_line(evaluate("--device", "cuda"), "torch sees no CUDA here", "--device cpu")
+
+
+def test_an_output_that_cannot_be_written_is_one_line(evaluate, run, tmp_path):
+    (tmp_path / "occupied").write_text("mine")
+    assert_one_line(evaluate(output="occupied"), "occupied/results.json: cannot be written", "choose another --output")
+    assert (tmp_path / "occupied").read_text() == "mine"
+    (tmp_path / "out" / "results.md").mkdir(parents=True)
+    assert_one_line(evaluate(), "results.md: cannot be written")
+    assert Results.load(tmp_path / "out" / "results.json").summary()[0]["finished"]  # the numbers are safe
+    again = run("merge", tmp_path / "out", "--output", tmp_path / "occupied")
+    assert_one_line(again, "occupied/results.json: cannot be written")
+
+
+def test_tables_are_whole_on_a_narrow_screen(evaluate, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "30")
+    output = assert_well(evaluate("--seeds", "0-2"))
+    lines = [re.split(r"\s{2,}", line.strip()) for line in output.splitlines()]
+    assert all(line in lines for line in fold_table(Results.load(tmp_path / "out" / "results.json")))
+
+
+def test_names_of_classes_are_shown_as_they_are(run, tmp_path):
+    names = ["[bold]cup", "[/cup] :cat: | x"]
+    labelled_folder(tmp_path / "photos")
+    (tmp_path / "photos" / "classes.txt").write_text("\n".join(names))
+    options = ("--method", "foreground", "--weights", "tiny", "--episodes", 6, "--pictures", 1)
+    output = assert_well(run("evaluate", "--data", tmp_path / "photos", *options, "--output", tmp_path / "out"))
+    assert all(name in output for name in names)
+    assert r"| [/cup] :cat: \| x |" in (tmp_path / "out" / "results.md").read_text()
+    assert set(names) <= set(Reader((tmp_path / "out" / "index.html").read_text()).texts["td"])
+    assert all(name in assert_well(run("episodes", "--data", tmp_path / "photos")) for name in names)
+    output = assert_well(run("data", "info", "--data", tmp_path / "photos", "--class-folds", 2))
+    assert all(f"({name})" in output for name in names)
+
+
+def listed(output):
+    return [line.split("\t") for line in output.splitlines() if "\t" in line]
+
+
+def test_episodes_are_listed_a_line_each(run, photos):
+    output = assert_well(run("episodes", "--data", photos, "--first", 3, "--count", 5, "--seed", 2))
+    dataset = open_dataset(photos)
+    pool = dataset.pool("test")
+    sampler = Sampler(dataset, pool.index(), seed=2)
+    expected = []
+    for number in range(3, 8):
+        draw = sampler(number)
+        supports = " ".join(pool.keys[i] for i in draw.supports)
+        expected.append([str(number), dataset.classes[draw.category], pool.keys[draw.query], supports])
+    assert listed(output) == expected
+    assert output.count("\n") == 5
+
+
+def test_the_listed_episodes_are_those_that_are_measured(run, evaluate, photos, tmp_path):
+    assert_well(evaluate("--folds", 1))
+    rows = Results.load(tmp_path / "out" / "results.json").runs[Setting(1, 1, 0)].rows
+    output = assert_well(run("episodes", "--data", photos, "--class-folds", 2, "--fold", 1, "--count", 6))
+    assert [(line[2], line[3]) for line in listed(output)] == [(row.query, *row.supports) for _, row in sorted(rows.items())]
+
+
+def test_a_contact_sheet_of_episodes_is_a_picture_and_is_not_written_over_unasked(run, photos, tmp_path):
+    sheet = tmp_path / "deep" / "sheet.png"
+    arguments = ("episodes", "--data", photos, "--count", 3, "--sheet", sheet)
+    assert str(sheet) in assert_well(run(*arguments))
+    with Image.open(sheet) as image:
+        assert image.format == "PNG"
+        before = np.asarray(image)
+    assert before.shape[1] > 3 * 2 * 200
+    assert len(np.unique(before.reshape(-1, 3), axis=0)) > 100
+
+    known = state(tmp_path / "deep")
+    assert_one_line(run(*arguments), "sheet.png: is there already", "--force")
+    assert state(tmp_path / "deep") == known
+    assert_well(run(*arguments, "--force", "--augment"))
+    with Image.open(sheet) as image:
+        assert not np.array_equal(np.asarray(image), before)
+
+
+def test_a_sheet_that_cannot_be_written_is_one_line(run, photos, tmp_path):
+    (tmp_path / "occupied").write_text("mine")
+    for name in ("occupied/sheet.png", "sheet.xyz", "sheet"):
+        result = run("episodes", "--data", photos, "--count", 1, "--sheet", tmp_path / name)
+        assert_one_line(result, f"{tmp_path / name}: cannot be written", "choose another --sheet")
+        assert not (tmp_path / name).exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--fold", 3), "fold is 3"),
+        (("--shots", 9), "a 9-shot episode needs 10"),
+        (("--split", "train"), "no train classes"),
+        (("--order", "random"), "order is 'random'"),
+        (("--protocol", "x"), "protocol is 'x'"),
+    ],
+)
+def test_episodes_that_cannot_be_drawn_are_one_line(options, words, run, photos):
+    result = run("episodes", "--data", photos, *options)
+    assert_one_line(result, words)
+    assert result[1] == ""
+
+
+def test_a_good_folder_has_no_problems(run, photos):
+    output = assert_well(run("data", "check", photos))
+    assert "folder: 4 images, 2 classes" in output
+    assert output.endswith("no problems\n")
+
+
+def test_every_problem_of_a_bad_folder_is_listed(run, tmp_path):
+    root = class_mask_folder(tmp_path / "photos")
+    truncate(root / "images" / "a.png")
+    picture(root / "images" / "b.png", (9, 9))
+    (root / "masks" / "dog" / "c.png").unlink()
+    code, output, error = run("data", "check", root)
+    lines = output.splitlines()
+    for beginning in (root / "images" / "a.png", root / "masks" / "cat" / "b.png", root / "masks" / "dog" / "b.png"):
+        assert any(line.startswith(f"{beginning}: ") for line in lines), beginning
+    assert any(line.startswith(f"{root}: class dog has") for line in lines)
+    assert "no problems" not in output
+    count = int(re.search(r": (\d+) problems, listed above", error)[1])
+    assert count >= 4
+    assert_one_line((code, output, error), str(root), "mend them")
+
+    code, output, error = run("data", "check", root, "--show", 1)
+    assert f"... and {count - 1} more" in output
+    assert_one_line((code, output, error), f"{count} problems")
+
+
+def test_a_folder_that_is_not_there_is_one_problem(run, tmp_path):
+    result = run("data", "check", tmp_path / "nowhere")
+    assert result[1].startswith(f"{tmp_path / 'nowhere'}: no such folder")
+    assert_one_line(result, "1 problem", "mend it")
+    assert_one_line(run("data", "check", tmp_path, "--kind", "x"), "kind is 'x'")
+
+
+def test_info_shows_the_size_of_every_list(run, photos):
+    output = assert_well(run("data", "info", "--data", photos, "--class-folds", 2))
+    rows = [line.split() for line in output.splitlines()]
+    dataset = open_dataset(photos, folds=2)
+    held = {"cat": 3, "dog": 2}
+    for number, fold in enumerate(dataset.folds):
+        for side, classes in (("train", fold.train), ("test", fold.test)):
+            (name,) = (dataset.classes[c] for c in classes)
+            assert [str(number), side, "1", str(held[name]), str(held[name]), str(held[name]), f"({name})"] in rows
+    assert "from 1 pixel of it on" in output
+    assert_one_line(run("data", "info", "--data", photos, "--protocol", "x"), "protocol is 'x'")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command):
+    result = CliRunner().invoke(cli.app, [*command.split(), "--help"], env={"COLUMNS": "200"})
+    assert result.exit_code == 0
+    assert f"cyctr {command}" in result.output or f"root {command}" in result.output
+    assert len(result.output.splitlines()) > 5
+
+
+@pytest.mark.filterwarnings("default")
+def test_a_warning_is_one_line_of_ours(run, photos, cache_folder):
+    cache_folder.write_text("a file in place of the cache")
+    code, output, error = run("episodes", "--data", photos, "--count", 1)
+    assert code == 0
+    assert listed(output)
+    assert error.startswith("cyctr: note: ") and error.count("\n") == 1, error
+    assert "the index cannot be kept" in error and "CYCTR_CACHE" in error
+
+
+def test_the_package_is_a_command_too():
+    done = subprocess.run([sys.executable, "-m", "cyctr", "--version"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"cyctr {cyctr.__version__}\n", "")

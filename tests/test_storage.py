@@ -1,0 +1,111 @@
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from cyctr.storage import cache_folder, write_atomically
+
+
+def names(folder):
+    return sorted(path.name for path in folder.rglob("*"))
+
+
+def test_what_is_written_is_there_and_nothing_else(tmp_path):
+    write_atomically(tmp_path / "a.bin", b"new\r\n\x00")
+    assert (tmp_path / "a.bin").read_bytes() == b"new\r\n\x00"
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_folders_are_made_as_deep_as_need_be(tmp_path):
+    write_atomically(tmp_path / "one" / "two" / "a.bin", b"deep")
+    assert (tmp_path / "one" / "two" / "a.bin").read_bytes() == b"deep"
+
+
+def test_what_was_there_is_replaced(tmp_path):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"something longer")
+    write_atomically(path, b"short")
+    assert path.read_bytes() == b"short" and names(tmp_path) == ["a.bin"]
+
+
+@pytest.mark.parametrize(
+    "failure", [OSError(28, "No space left on device"), KeyboardInterrupt()], ids=["full disk", "interrupt"]
+)
+def test_a_failure_while_writing_leaves_the_old_content_and_no_draft(failure, tmp_path, monkeypatch):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    write_bytes = Path.write_bytes
+
+    def write_half(self, content):
+        write_bytes(self, content[: len(content) // 2])
+        raise failure
+
+    monkeypatch.setattr(Path, "write_bytes", write_half)
+    with pytest.raises(type(failure)):
+        write_atomically(path, b"new content")
+    assert path.read_bytes() == b"old" and names(tmp_path) == ["a.bin"]
+
+
+def test_a_failure_while_replacing_leaves_what_was_there_and_no_draft(tmp_path):
+    (tmp_path / "place" / "inside").mkdir(parents=True)
+    with pytest.raises(OSError, match="place"):
+        write_atomically(tmp_path / "place", b"new")
+    assert names(tmp_path) == ["inside", "place"]
+
+
+def test_a_file_where_the_folder_should_be_is_an_oserror_and_stays(tmp_path):
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(OSError, match="taken"):
+        write_atomically(tmp_path / "taken" / "a.bin", b"new")
+    assert names(tmp_path) == ["taken"] and (tmp_path / "taken").read_text() == "mine"
+
+
+def test_readers_see_one_whole_content_while_many_threads_write(tmp_path):
+    path = tmp_path / "a.bin"
+    contents = [bytes([i]) * 200_000 for i in range(8)]
+    path.write_bytes(contents[0])
+
+    def write_and_read(i):
+        write_atomically(path, contents[i % 8])
+        return path.read_bytes() in contents
+
+    with ThreadPoolExecutor(8) as workers:
+        assert all(workers.map(write_and_read, range(160)))
+    assert names(tmp_path) == ["a.bin"]
+
+
+def test_the_cache_is_where_the_user_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "mine"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_folder() == tmp_path / "mine"
+
+
+@pytest.mark.parametrize(
+    ("platform", "variables", "expected"),
+    [
+        ("linux", {}, (".cache", "cyctr")),
+        ("linux", {"XDG_CACHE_HOME": "xdg"}, ("xdg", "cyctr")),
+        ("darwin", {"XDG_CACHE_HOME": "xdg"}, ("Library", "Caches", "cyctr")),
+        ("win32", {}, ("AppData", "Local", "cyctr")),
+        ("win32", {"LOCALAPPDATA": "local"}, ("local", "cyctr")),
+    ],
+)
+def test_otherwise_the_cache_is_in_the_platform_s_place_for_caches(platform, variables, expected, tmp_path, monkeypatch):
+    for name in ("CYCTR_CACHE", "XDG_CACHE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name, raising=False)
+    for name, folder in variables.items():
+        monkeypatch.setenv(name, str(tmp_path / folder))
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setattr(sys, "platform", platform)
+    assert cache_folder() == tmp_path.joinpath(*expected)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="windows has no empty environment variables")
+def test_an_empty_variable_counts_as_none(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(Path, "home", lambda: tmp_path)
+    monkeypatch.setenv("CYCTR_CACHE", "")
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == tmp_path / ".cache" / "cyctr"
