@@ -1,7 +1,11 @@
 import re
+import runpy
+import shlex
+import sys
 from pathlib import Path
 
 import pytest
+import typer
 
 from cyctr.cli import app
 from cyctr.config import ABLATIONS, PRESETS, Config, settings
@@ -41,6 +45,49 @@ def test_settings_named_in_the_decisions_exist():
     known = {name.removeprefix("model.") if name.count(".") == 2 else name for name, _, _ in settings(Config)}
     assert named
     assert named <= known
+
+
+def _shell(page: Path) -> list[list[str]]:
+    """The commands of a page's sh blocks, comments left out."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(), re.S)
+    return [words for block in blocks for line in block.splitlines() if (words := shlex.split(line, comments=True))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_command_in_the_docs_is_one_that_the_command_line_takes(page):
+    for name, *words in _shell(page):
+        if name == "cyctr":
+            command = typer.main.get_command(app)
+            while hasattr(command, "commands"):
+                command, words = command.commands[words[0]], words[1:]
+            parsed = command.make_context(command.name, words)  # refuses what it does not know
+            assert not parsed.args
+        else:
+            assert name in {"make", "pip", "python", "."}, f"{page.name}: {name}"
+
+
+def test_the_walk_through_your_own_data_works(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", sys.argv)
+    cached = cache.cached(find("efficientnet-lite0"))
+    for name, *words in _shell(ROOT / "docs/your-own-data.md"):
+        if name == "python":
+            monkeypatch.setattr(sys, "argv", words)
+            runpy.run_path(str(ROOT / words[0]), run_name="__main__")
+        elif words[0] != "weights":
+            quick = [{"efficientnet-lite0": "tiny"}.get(word, word) for word in words] if cached is None else words
+            quick = ["4" if word == "50" else word for word in quick]
+            monkeypatch.setattr(sys, "argv", ["cyctr", *quick])
+            app(quick, standalone_mode=False)
+    assert "no problems" in capsys.readouterr().out
+    assert (tmp_path / "coins-episodes.png").stat().st_size > 10_000
+    assert (tmp_path / "coins-evaluation" / "index.html").stat().st_size > 10_000
+
+
+def test_the_python_in_the_datasets_page_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/datasets.md").read_text(), re.S)
+    exec(compile(code, "datasets.md", "exec"), {})
+    assert "torch.Size([3, 5, 3, 473, 473])" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/how-it-works.md"], ids=lambda page: page.name)

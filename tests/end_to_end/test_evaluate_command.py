@@ -17,6 +17,7 @@ from cyctr import cli
 from cyctr.config import Config
 from cyctr.data.opening import open_dataset
 from cyctr.data.sampler import Sampler
+from cyctr.evaluation import protocol
 from cyctr.evaluation.results import Results, Setting, fold_table
 
 COMMANDS = ["evaluate", "merge", "episodes", "data", "data check", "data info"]
@@ -120,14 +121,36 @@ def test_references_and_checkpoints_answer_through_the_command(evaluate, tmp_pat
     assert len(Results.load(tmp_path / "out2" / "results.json").runs[Setting(0, 1, 0)].rows) == 3
 
 
-@pytest.mark.parametrize("protocol", ["cyctr", "pfenet", "hsnet"])
-def test_a_full_answer_is_scored_with_the_objects_share_under_every_protocol(protocol, evaluate, tmp_path):
-    assert_well(evaluate("--protocol", protocol, "--order", "pairs"))
+@pytest.mark.parametrize("name", ["cyctr", "pfenet", "hsnet"])
+def test_a_full_answer_is_scored_with_the_objects_share_under_every_protocol(name, evaluate, tmp_path):
+    assert_well(evaluate("--protocol", name, "--order", "pairs"))
     results = Results.load(tmp_path / "out" / "results.json")
     shares = {"cat": (4 * 5 + 3 * 3 + 3 * 14) / 3, "dog": (8 * 12 + 1) / 2}  # pixels of 12 x 16, each image equally often
     (summary,) = results.summary()
-    for name, pixels in shares.items():
-        assert summary["classes"][name] == pytest.approx(100 * pixels / (12 * 16), abs=1.0 if protocol == "hsnet" else 1e-3)
+    for kind, pixels in shares.items():  # at the size of the input only nearly
+        assert summary["classes"][kind] == pytest.approx(100 * pixels / (12 * 16), abs=1.0 if name == "hsnet" else 1e-3)
+
+
+def test_the_method_is_given_as_many_episodes_at_a_time_as_asked_for(evaluate, monkeypatch):
+    sizes, score = [], protocol.score
+    monkeypatch.setattr(
+        protocol, "score", lambda method, batch, *rest: sizes.append(len(batch.draws)) or score(method, batch, *rest)
+    )
+    assert_well(evaluate("--batch", 4, "--folds", 0))
+    assert sizes == [4, 2]
+
+
+def test_training_lists_can_leave_out_images_of_test_classes(evaluate, run, photos, tmp_path):
+    """Image b shows a cat, to learn from, and a dog, which fold 0 tests."""
+    data, train = ("--data", photos, "--class-folds", 2), ("--split", "train")
+    for options, queries in (((), ["a", "b", "d"]), (("--drop-novel",), ["a", "d"])):
+        listing = assert_well(run("episodes", *data, *train, *options, "--count", len(queries)))
+        assert [line[2] for line in listed(listing)] == queries
+        assert_well(evaluate("--folds", 0, *train, *options, output=f"out{len(queries)}"))
+        rows = Results.load(tmp_path / f"out{len(queries)}" / "results.json").runs[Setting(0, 1, 0)].rows
+        assert {row.query for row in rows.values()} == set(queries)
+        sizes = [line.split() for line in assert_well(run("data", "info", *data, *options)).splitlines()]
+        assert ["0", "train", "1", *[str(len(queries))] * 3, "(cat)"] in sizes
 
 
 def test_results_that_are_there_are_not_written_over_unasked(evaluate, tmp_path):
@@ -168,6 +191,7 @@ def test_a_resume_adds_what_is_missing_and_equals_a_run_in_one_go(evaluate, tmp_
 
 def test_a_resume_of_nothing_begins(evaluate, tmp_path):
     assert_well(evaluate("--resume"))
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["results.json", "results.md"]  # no pictures asked for
     assert all(found.finished for found in Results.load(tmp_path / "out" / "results.json").runs.values())
 
 
@@ -442,6 +466,17 @@ def test_every_command_explains_itself(command):
     assert result.exit_code == 0
     assert f"cyctr {command}" in result.output or f"root {command}" in result.output
     assert len(result.output.splitlines()) > 5
+
+
+def test_explaining_imports_nothing_heavy():
+    code = (
+        "import sys; from cyctr.cli import app; "
+        f"[app([*command.split(), '--help'], standalone_mode=False) for command in {COMMANDS}]; "
+        "print('heavy:', *{'torch', 'timm', 'torchvision', 'numpy', 'PIL'} & sys.modules.keys())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1].split() == ["heavy:"]
 
 
 @pytest.mark.filterwarnings("default")
