@@ -6,18 +6,25 @@ shapes of `nms`, which nothing here uses. Declaring the two schemas first lets i
 
 import importlib
 import sys
+import threading
 from functools import cache
 from types import ModuleType
 
 import torch
 
 _SCHEMAS = ("nms", "qnms")
+_door = threading.RLock()  # reader threads may all be the first
 _declared: torch.library.Library | None = None  # operators live as long as their Library object
 
 
 @cache
 def torchvision() -> ModuleType:
     """The torchvision package, whether or not its compiled operators load."""
+    with _door:
+        return _import_torchvision()
+
+
+def _import_torchvision() -> ModuleType:
     try:
         return importlib.import_module("torchvision")
     except RuntimeError as error:
@@ -35,12 +42,14 @@ def torchvision() -> ModuleType:
 @cache
 def timm() -> ModuleType:
     """The timm package, imported behind a torchvision that works."""
-    torchvision()
-    return importlib.import_module("timm")
+    with _door:
+        torchvision()
+        return importlib.import_module("timm")
 
 
 @cache
 def transforms() -> ModuleType:
     """Torchvision's functions on images."""
-    torchvision()
-    return importlib.import_module("torchvision.transforms.v2.functional")
+    with _door:
+        torchvision()
+        return importlib.import_module("torchvision.transforms.v2.functional")

@@ -216,6 +216,8 @@ class InputConfig:
         _require(1 <= self.multiple <= self.size, "input.multiple", self.multiple, "from 1 to input.size")
         _require(0 <= self.fill <= 255, "input.fill", self.fill, "a grey value from 0 to 255")
         _require_choice("input.fit", self.fit, Fit)
+        if self.fit == "squash" and (self.multiple > 1 or not self.register):
+            raise ConfigError("input.fit is 'squash'; then input.multiple must be 1 and input.register true")
 
 
 @dataclass(frozen=True)
@@ -251,6 +253,7 @@ class ProtocolConfig:
         "'images': queries in list order, class drawn from those in the image; 'pairs': every (image, class) in turn; "
         "'classes': class balanced, query drawn from its images; 'shuffled': as images, in a new order each time round",
     )
+    order_coco: Order = setting("images", "the same on COCO-20^i")
     smallest: int | None = setting(None, "least pixels of a class for an image to count; default: the dataset's (2048, or 1)")
     drop_novel: bool = setting(False, "training lists without images that hold any test class (BAM; not comparable)")
     seeds: tuple[int, ...] = setting((0,), "seeds to average")
@@ -261,6 +264,7 @@ class ProtocolConfig:
         for name in ("episodes", "episodes_coco", "episodes_fss"):
             _require(getattr(self, name) >= 1, f"protocol.{name}", getattr(self, name), "at least 1")
         _require_choice("protocol.order", self.order, Order)
+        _require_choice("protocol.order_coco", self.order_coco, Order)
         _require_choice("protocol.score", self.score, Score)
         _require(self.smallest is None or self.smallest >= 1, "protocol.smallest", self.smallest, "at least 1 pixel")
         distinct = len(set(self.seeds)) == len(self.seeds) > 0
@@ -271,7 +275,7 @@ PROTOCOLS = {
     "cyctr": ProtocolConfig(),
     "pfenet": ProtocolConfig(episodes=5000, episodes_coco=20000, input=InputConfig(multiple=8, register=False)),
     "hsnet": ProtocolConfig(
-        episodes_coco=1000, order="pairs", score="input", input=InputConfig(size=400, fit="squash", register=True)
+        episodes_coco=1000, order="pairs", order_coco="classes", score="input", input=InputConfig(size=400, fit="squash")
     ),
 }
 """The ways of measuring in use (`docs/protocol.md` says why their numbers differ)."""

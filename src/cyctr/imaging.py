@@ -73,7 +73,7 @@ def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> 
         complain: told of two files of one name, of which the first is then kept; without it the first such pair is an error.
     """
     try:
-        visible = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")]
+        visible = [path for path in sorted(folder.iterdir(), key=lambda path: path.name) if not path.name.startswith(".")]
         images = [path for path in visible if path.suffix.lower() in EXTENSIONS and not path.is_dir()]
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed ({error.strerror}); expected a folder of images") from error

@@ -28,6 +28,8 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         draft.write_bytes(content)
+        with draft.open("r+b") as file:
+            os.fsync(file.fileno())  # a power cut finds the old content or the new
         os.replace(draft, path)
     finally:
         with suppress(OSError):

@@ -443,5 +443,5 @@ def test_large_images_are_made_smaller_first(dataset):
 def test_a_mask_that_lost_its_object_since_the_index_was_built_is_named(dataset):
     source = training(dataset)
     write(source.pool.root / "masks" / "a.png", np.zeros(SIZES[0]))
-    with pytest.raises(DataError, match="a: marks no pixel of its class any more; build the index again"):
+    with pytest.raises(DataError, match="a: marks no pixel of its class any more; was its mask changed"):
         source.batch(0, 30)

@@ -95,8 +95,8 @@ def test_an_evaluation_writes_numbers_tables_and_pictures(run, tmp_path):
     assert sorted(results.runs) == [Setting(fold, shots, 0) for fold in (0, 2) for shots in (1, 2)]
     assert all(len(found.rows) == 3 and 0 < found.result().miou < 1 for found in results.runs.values())
     assert results.settings["method"] == {"name": "foreground", "precision": "float32"}
-    assert results.notes["cyctr"] == cyctr.__version__
-    assert results.notes["seconds"] > 0
+    assert results.sessions[0]["cyctr"] == cyctr.__version__
+    assert results.sessions[0]["seconds"] > 0
 
     table = fold_table(results)
     written = (out / "results.md").read_text().splitlines()
@@ -149,7 +149,7 @@ def test_training_lists_can_leave_out_images_of_test_classes(evaluate, run, phot
         assert_well(evaluate("--folds", 0, *train, *options, output=f"out{len(queries)}"))
         rows = Results.load(tmp_path / f"out{len(queries)}" / "results.json").runs[Setting(0, 1, 0)].rows
         assert {row.query for row in rows.values()} == set(queries)
-        sizes = [line.split() for line in assert_well(run("data", "info", *data, *options)).splitlines()]
+        sizes = [line.split() for line in assert_well(run("data", "info", *data[1:], *options)).splitlines()]
         assert ["0", "train", "1", *[str(len(queries))] * 3, "(cat)"] in sizes
 
 
@@ -245,7 +245,7 @@ def test_merged_parts_equal_one_process(evaluate, run, tmp_path):
     assert_well(evaluate(output="whole", episodes=7))
     for part in (1, 2, 3):
         assert_well(evaluate("--part", f"{part}/3", output=f"part{part}", episodes=7))
-    folders = [tmp_path / "part3", tmp_path / "part1" / "results.json", tmp_path / "part2"]
+    folders = [tmp_path / "part3", tmp_path / "part1" / "results-1of3.json", tmp_path / "part2"]
     output = assert_well(run("merge", *folders, "--output", tmp_path / "merged"))
     assert measured(tmp_path / "merged") == measured(tmp_path / "whole")
     assert (tmp_path / "merged" / "results.md").read_text() == (tmp_path / "whole" / "results.md").read_text()
@@ -297,7 +297,7 @@ BAD = [
     (("--class-folds", "7"), ("folds is 7 for 2 classes",)),
     (("--smallest", "999"), ("at least 999 pixels",)),
     (("--method", "priro"), ("method is 'priro'", "prototype")),
-    (("--method", "nowhere.safetensors"), ("nowhere.safetensors: no such file",)),
+    (("--method", "nowhere.safetensors"), ("method is 'nowhere.safetensors'", "path of a checkpoint")),
     (("--weights", "resnet51"), ("weights is 'resnet51'",)),
     (("--device", "tpu"), ("device is 'tpu'",)),
     (("--precision", "half"), ("precision is 'half'",)),
@@ -320,7 +320,8 @@ def test_an_output_that_cannot_be_written_is_one_line(evaluate, run, tmp_path):
     assert_one_line(evaluate(output="occupied"), "occupied/results.json: cannot be written", "choose another --output")
     assert (tmp_path / "occupied").read_text() == "mine"
     (tmp_path / "out" / "results.md").mkdir(parents=True)
-    assert_one_line(evaluate(), "results.md: cannot be written")
+    assert_one_line(evaluate(), "results.md: is there already")
+    assert_one_line(evaluate("--force"), "results.md: cannot be written")
     assert Results.load(tmp_path / "out" / "results.json").summary()[0]["finished"]  # the numbers are safe
     again = run("merge", tmp_path / "out", "--output", tmp_path / "occupied")
     assert_one_line(again, "occupied/results.json: cannot be written")
@@ -343,7 +344,7 @@ def test_names_of_classes_are_shown_as_they_are(run, tmp_path):
     assert r"| [/cup] :cat: \| x |" in (tmp_path / "out" / "results.md").read_text()
     assert set(names) <= set(Reader((tmp_path / "out" / "index.html").read_text()).texts["td"])
     assert all(name in assert_well(run("episodes", "--data", tmp_path / "photos")) for name in names)
-    output = assert_well(run("data", "info", "--data", tmp_path / "photos", "--class-folds", 2))
+    output = assert_well(run("data", "info", tmp_path / "photos", "--class-folds", 2))
     assert all(f"({name})" in output for name in names)
 
 
@@ -448,7 +449,7 @@ def test_a_folder_that_is_not_there_is_one_problem(run, tmp_path):
 
 
 def test_info_shows_the_size_of_every_list(run, photos):
-    output = assert_well(run("data", "info", "--data", photos, "--class-folds", 2))
+    output = assert_well(run("data", "info", photos, "--class-folds", 2))
     rows = [line.split() for line in output.splitlines()]
     dataset = open_dataset(photos, folds=2)
     held = {"cat": 3, "dog": 2}
@@ -457,7 +458,7 @@ def test_info_shows_the_size_of_every_list(run, photos):
             (name,) = (dataset.classes[c] for c in classes)
             assert [str(number), side, "1", str(held[name]), str(held[name]), str(held[name]), f"({name})"] in rows
     assert "from 1 pixel of it on" in output
-    assert_one_line(run("data", "info", "--data", photos, "--protocol", "x"), "protocol is 'x'")
+    assert_one_line(run("data", "info", photos, "--protocol", "x"), "protocol is 'x'")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

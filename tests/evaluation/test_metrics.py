@@ -171,8 +171,7 @@ def test_the_interval_is_the_same_every_time_and_its_draws_touch_no_global_gener
     assert summarise([i % 3 for i in range(30)], counts + 1).interval != one.interval
 
 
-def test_each_replicate_draws_as_many_episodes_of_a_class_as_it_has():
-    """A rare class stays as rare: with one episode it never varies, whatever the others do."""
+def test_a_class_met_once_never_varies_whatever_the_others_do():
     counts = np.vstack([random_counts(50), [[80, 20, 0, 0]]])
     only = summarise([0] * 50, counts[:50])
     both = summarise([0] * 50 + [1], counts)

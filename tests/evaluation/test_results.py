@@ -73,7 +73,7 @@ def test_saving_twice_writes_the_same_bytes_whatever_the_order_of_runs_and_episo
     shuffled = Results(
         results.settings,
         {s: Run(r.wanted, r.images, r.pairs, dict(reversed(r.rows.items()))) for s, r in reversed(results.runs.items())},
-        results.notes,
+        results.sessions,
     )
     results.save(tmp_path / "one.json")
     shuffled.save(tmp_path / "other.json")
@@ -136,7 +136,7 @@ def test_a_failed_save_says_so_and_keeps_the_file_before(tmp_path):
         (b'{"images": [], "annotations": []}', "is no 'cyctr-results-1'"),
         (b'{"format": "cyctr-results-2"}', "is no 'cyctr-results-1'"),
         (b'{"format": "cyctr-results-1"}', "KeyError('settings')"),
-        (b'{"format": "cyctr-results-1", "settings": {}, "notes": {}, "runs": [7]}', "not as `cyctr evaluate` wrote it"),
+        (b'{"format": "cyctr-results-1", "settings": {}, "sessions": [], "runs": [7]}', "not as `cyctr evaluate` wrote it"),
     ],
 )
 def test_a_file_that_is_not_ours_is_refused_with_its_name_and_the_reason(content, message, tmp_path):
@@ -286,7 +286,7 @@ def test_a_seed_that_lacks_a_fold_does_not_bend_the_mean():
     results = Results(settings(), {Setting(0, 1, 0): run(40), Setting(1, 1, 0): run(60), Setting(0, 1, 1): run(90)})
     (summary,) = results.summary()
     assert summary["mean"] == {"mean": 50, "std": None}
-    assert summary["folds"]["0"]["mean"] == 65
+    assert summary["folds"]["0"]["mean"] == 40  # all numbers of a line are of the same runs
 
 
 def test_the_fold_table_has_the_paper_s_form():

@@ -1,8 +1,9 @@
 """The command line. Each command has a file of its own; what needs torch is imported when a command runs."""
 
+import io
 import sys
 import warnings
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -42,6 +43,9 @@ def options(
     """Options that come before any command."""
 
 
+_USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
+
+
 def _note(message: Warning | str, *_: object, **__: object) -> None:
     print(f"cyctr: note: {message}", file=sys.stderr)
 
@@ -49,8 +53,21 @@ def _note(message: Warning | str, *_: object, **__: object) -> None:
 def main() -> None:
     """Runs the command line: one line and exit code 2 for anything the user can mend."""
     warnings.showwarning = _note
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a file's name may be no text
     try:
-        app()
+        sys.exit(app(standalone_mode=False))
     except CyctrError as error:
         print(f"cyctr: {error}", file=sys.stderr)
-        sys.exit(2)
+    except _USAGE_ERROR as error:
+        if len(sys.argv) > 1 and error.format_message().strip():
+            command = error.ctx.command_path if error.ctx else "cyctr"
+            message = " ".join(error.format_message().split()).rstrip(".")
+            print(f"cyctr: {message}; see {command} --help", file=sys.stderr)
+        else:
+            error.show()
+    except (typer.Abort, KeyboardInterrupt):
+        print("cyctr: stopped", file=sys.stderr)
+        sys.exit(130)
+    sys.exit(2)

@@ -23,7 +23,7 @@ def check_data(
     from cyctr.data.check import check
     from cyctr.errors import DataError
 
-    with options.index_progress() as progress:
+    with options.progress_bar("reading masks") as progress:
         report = check(folder, kind, progress, year=year)
     console = Console(soft_wrap=True, highlight=False, markup=False, emoji=False)
     for problem in report.problems[:show]:
@@ -42,7 +42,7 @@ def check_data(
 
 @app.command("info")
 def data_info(
-    data: options.Data,
+    folder: Annotated[str, typer.Argument(help="The dataset's folder, or 'synthetic'.")],
     protocol: Annotated[str, typer.Option(help="cyctr, pfenet or hsnet.")] = "cyctr",
     drop_novel: Annotated[bool, typer.Option("--drop-novel", help="Training lists without images of test classes.")] = False,
     kind: options.Kind = "auto",
@@ -58,9 +58,9 @@ def data_info(
     from cyctr import config
     from cyctr.data.sizes import list_sizes
 
-    dataset = options.open_data(data, kind, year, coco_split, test_classes, class_folds, split_seed)
+    dataset = options.open_data(folder, kind, year, coco_split, test_classes, class_folds, split_seed)
     chosen = replace(config.protocol(protocol), drop_novel=drop_novel)
-    with options.index_progress() as progress:
+    with options.progress_bar("reading masks") as progress:
         rows = list_sizes(dataset, chosen, progress)
     table = [["fold", "split", "classes", "images", "(image, class) pairs", "fewest images of a class"]]
     for row in rows:

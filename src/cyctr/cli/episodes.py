@@ -18,6 +18,7 @@ def episodes(
     count: Annotated[int, typer.Option(min=1, help="How many.")] = 12,
     protocol: Annotated[str, typer.Option(help="cyctr, pfenet or hsnet.")] = "cyctr",
     order: Annotated[str | None, typer.Option(help="images, pairs, classes (balanced) or shuffled.")] = None,
+    smallest: Annotated[int | None, typer.Option(min=1, help="Least pixels of the class in an image.")] = None,
     drop_novel: Annotated[bool, typer.Option("--drop-novel", help="Training lists without images of test classes.")] = False,
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet to this PNG.")] = None,
     augment: Annotated[bool, typer.Option("--augment", help="Show the sheet's images as training would see them.")] = False,
@@ -42,9 +43,11 @@ def episodes(
         raise ConfigError(f"{sheet}: is there already; replace it with --force, or choose another --sheet")
     changes: dict[str, Any] = {"drop_novel": drop_novel, "seeds": (seed,)}
     if order is not None:
-        changes["order"] = order
+        changes["order"] = changes["order_coco"] = order
+    if smallest is not None:
+        changes["smallest"] = smallest
     dataset = options.open_data(data, kind, year, coco_split, test_classes, class_folds, split_seed)
-    with options.index_progress() as progress:
+    with options.progress_bar("reading masks") as progress:
         job = prepare(dataset, replace(config.protocol(protocol), **changes), split, [fold], [shots], progress=progress)
     setting = Setting(fold, shots, seed)
     sampler, keys = job.evaluation.sampler(setting), job.evaluation.pool.keys

@@ -1,18 +1,20 @@
 """`cyctr evaluate`: a method on a benchmark, as numbers, tables and pictures."""
 
 import time
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cyctr.cli import options
-from cyctr.errors import ConfigError
+from cyctr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from cyctr.evaluation.results import Results
 
 _SAVE_SECONDS = 20
+_OTHERS = ("results.md", "index.html")
 
 
 def evaluate(
@@ -55,14 +57,16 @@ def evaluate(
     import os
 
     from cyctr.engine.evaluate import draw_pictures, prepare
+    from cyctr.engine.methods import check_method
     from cyctr.evaluation.results import Results, markdown, write_text
 
-    path = output / "results.json"
-    if path.exists() and not (resume or force):  # first: reading a large dataset can take minutes
-        raise ConfigError(f"{path}: is there already; go on with --resume, replace it with --force, or choose --output")
+    place, parts = _part(part)
+    path = output / ("results.json" if parts == 1 else f"results-{place + 1}of{parts}.json")
+    options.refuse_to_replace(path, *((output / name for name in _OTHERS) if parts == 1 else ()), allowed=resume or force)
+    check_method(method, weights, device, precision)
     fold_numbers = None if folds is None else options.numbers("--folds", folds)
     dataset = options.open_data(data, kind, year, coco_split, test_classes, class_folds, split_seed)
-    with options.index_progress() as progress:
+    with options.progress_bar("reading masks") as progress:
         job = prepare(
             dataset,
             protocol=_protocol(protocol, order, smallest, drop_novel, seeds),
@@ -70,12 +74,12 @@ def evaluate(
             folds=fold_numbers,
             shots=options.numbers("--shots", shots, lowest=1),
             episodes=episodes,
-            part=_part(part),
+            part=(place, parts),
             progress=progress,
         )
     answer, results = job.open(method, weights, device, precision)
     if resume and path.exists():
-        results = job.resumed(Results.load(path), results.settings)
+        results = job.resumed(Results.load(path), results)
     results.save(path)  # says at once when it cannot be written
     stopped = _run(
         job, answer, results, path, batch or (16 if job.device.type == "cuda" else 1), workers or os.cpu_count() or 2
@@ -85,10 +89,14 @@ def evaluate(
         done = sum(len(run.rows) for run in results.runs.values())
         print(f"\nstopped after {done:,} episodes, which are in {path}; go on with --resume")
         raise typer.Exit(130)
+    if parts > 1:
+        print(f"\nresults: {path}; when all {parts} parts are there: cyctr merge {output}")
+        return
     write_text(output / "results.md", markdown(results))
     print(f"\nresults: {path}, {output / 'results.md'}")
-    if pictures and not job.part[0]:
-        draw_pictures(job, answer, results, output / "index.html", pictures)
+    if pictures:
+        with options.progress_bar("drawing pictures") as progress:
+            draw_pictures(job, answer, results, output / "index.html", pictures, progress)
         print(f"pictures: {output / 'index.html'}")
 
 
@@ -105,32 +113,39 @@ def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, work
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    stopped, began, saved = False, time.monotonic(), time.monotonic()
+    stopped, began, due = False, time.perf_counter(), time.perf_counter() + _SAVE_SECONDS
     total, before = job.counts(results)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total, completed=before, speed="")
         new = 0
 
         def on_batch(setting: Any, run: Any, added: int) -> None:
-            nonlocal saved, new
+            nonlocal due, new
             new += added
-            speed = f"{new / (time.monotonic() - began):.1f} episodes/s"
+            speed = f"{new / (time.perf_counter() - began):.1f} episodes/s"
             bar.update(task, advance=added, speed=speed, description=f"fold {setting.fold}, {setting.shots}-shot")
-            if time.monotonic() - saved > _SAVE_SECONDS:
-                results.save(path)
-                saved = time.monotonic()
+            if (now := time.perf_counter()) > due:
+                _save_if_possible(results, path)
+                due = time.perf_counter() + max(_SAVE_SECONDS, 20 * (time.perf_counter() - now))
 
         try:
             job.run(answer, results, batch, workers, on_batch)
         except KeyboardInterrupt:
             stopped = True
         finally:  # whatever happened, what was measured is kept
-            seconds = time.monotonic() - began
-            results.notes["seconds"] = round(results.notes.get("seconds", 0) + seconds, 2)
-            results.notes["episodes_per_second"] = round(new / seconds, 2) if new else None
-            results.notes["batch"] = batch
+            seconds = time.perf_counter() - began
+            rate = round(new / seconds, 2) if new else None
+            results.sessions[-1] |= {"batch": batch, "episodes": new, "seconds": round(seconds, 2), "episodes_per_second": rate}
             results.save(path)
     return stopped
+
+
+def _save_if_possible(results: "Results", path: Path) -> None:
+    """In the middle of a run a disk that is full for the moment costs nothing yet."""
+    try:
+        results.save(path)
+    except DataError as error:
+        warnings.warn(f"not saved for now: {error}", stacklevel=2)
 
 
 def _show(results: "Results") -> None:
@@ -139,6 +154,12 @@ def _show(results: "Results") -> None:
     for rows in (fold_table(results), class_table(results)):
         options.print_table(rows)
         print()
+    for row in results.summary():
+        if row["classes_met"] < row["classes_tested"]:
+            print(
+                f"note: {row['shots']}-shot met {row['classes_met']} of {row['classes_tested']} classes, and the means are "
+                "over those; more --episodes, or --order classes, meet all"
+            )
 
 
 def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bool, seeds: str | None) -> Any:
@@ -148,7 +169,7 @@ def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bo
 
     changes: dict[str, Any] = {}
     if order is not None:
-        changes["order"] = order
+        changes["order"] = changes["order_coco"] = order
     if smallest is not None:
         changes["smallest"] = smallest
     if drop_novel:
@@ -166,23 +187,29 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def merge(
-    parts: Annotated[list[Path], typer.Argument(help="The results.json of each process, or their folders.")],
-    output: Annotated[Path, typer.Option(help="Folder for the joined results.json and results.md.")],
+    parts: Annotated[list[Path], typer.Argument(help="What `cyctr evaluate --part` wrote: a folder of all, or each file.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Folder for results.json and results.md; default: that of the parts.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the results in OUTPUT.")] = False,
 ) -> None:
     """Join the results of several `cyctr evaluate --part` processes."""
     from cyctr.evaluation.results import Results, markdown, write_text
     from cyctr.evaluation.results import merge as merge_results
 
+    files = [file for part in parts for file in (_part_files(part) if part.is_dir() else [part])]
+    output = output or files[0].parent
     path = output / "results.json"
-    if path.exists() and not force:
-        raise ConfigError(f"{path}: is there already; replace it with --force, or choose another --output")
-    whole = merge_results([Results.load(item / "results.json" if item.is_dir() else item) for item in parts])
+    options.refuse_to_replace(path, output / "results.md", allowed=force)
+    whole = merge_results([Results.load(file) for file in files])
     whole.save(path)
     write_text(output / "results.md", markdown(whole))
     _show(whole)
-    unfinished = [setting for setting, run in whole.runs.items() if not run.finished]
-    if unfinished:
-        missing = sum(whole.runs[setting].wanted - len(whole.runs[setting].rows) for setting in unfinished)
+    missing = sum(max(0, run.wanted - len(run.rows)) for run in whole.runs.values())
+    if missing:
         print(f"{missing:,} episodes are missing; is a part not there?")
     print(f"results: {path}, {output / 'results.md'}")
+
+
+def _part_files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("results-*of*.json")) or [folder / "results.json"]

@@ -64,6 +64,13 @@ def numbers(option: str, text: str, lowest: int = 0) -> list[int]:
     return found
 
 
+def refuse_to_replace(*paths: Path, allowed: bool) -> None:
+    """Raises ConfigError for a file that is there already."""
+    found = next((path for path in paths if path.exists()), None)
+    if found is not None and not allowed:
+        raise ConfigError(f"{found}: is there already; go on with --resume, replace it with --force, or choose --output")
+
+
 def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """Prints rows, the first of them headings, the first columns flush left. Nothing is cut, however narrow the screen."""
     from rich.console import Console
@@ -81,13 +88,13 @@ def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
 
 
 @contextmanager
-def index_progress() -> Iterator["Progress"]:
-    """A bar for the building of an index, shown when it takes longer than a moment."""
+def progress_bar(name: str) -> Iterator["Progress"]:
+    """A bar that is gone when the work is done."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns: tuple[Any, ...] = (TextColumn("reading masks"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns: tuple[Any, ...] = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

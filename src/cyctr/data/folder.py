@@ -95,7 +95,7 @@ def _open(root: Path, complain: Complain) -> Opened:
     folder = root / IMAGES if (root / IMAGES).is_dir() else root
     masks = root / MASKS
     class_folders = subfolders(masks) if masks.is_dir() else []
-    mask_files = find_images(masks) if masks.is_dir() else {}
+    mask_files = find_images(masks, complain) if masks.is_dir() else {}
     annotations = _annotations(root, alone=not class_folders and not mask_files)
     found = {f"{MASKS}/CLASS/": class_folders, f"{MASKS}/STEM.png": mask_files, ANNOTATIONS: annotations}
     layouts = [name for name, what in found.items() if what]
@@ -104,7 +104,7 @@ def _open(root: Path, complain: Complain) -> Opened:
         raise DataError(f"{root}: holds {what}; expected {LAYOUT}: {'keep one' if layouts else 'add one'}")
     if annotations is not None:
         return open_coco_json(annotations, folder, root.resolve().name, complain)
-    images = find_images(folder)
+    images = find_images(folder, complain)
     if not images:
         raise DataError(f"{folder}: holds no images; expected {LAYOUT}")
     if class_folders:
@@ -128,7 +128,7 @@ def _open_class_masks(root: Path, images: Mapping[str, Path], folders: Sequence[
     masks: dict[str, dict[int, Path]] = {stem: {} for stem in images}
     for folder in folders:
         try:
-            files = find_images(folder)
+            files = find_images(folder, complain)
         except DataError as error:
             complain(str(error))
             continue

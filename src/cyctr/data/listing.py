@@ -8,7 +8,8 @@ from cyctr.errors import DataError
 def subfolders(folder: Path) -> list[Path]:
     """The folders inside, sorted; hidden ones and the leavings of macOS are passed over."""
     try:
-        return sorted(path for path in folder.iterdir() if path.name[0] != "." and path.name != "__MACOSX" and path.is_dir())
+        found = [path for path in folder.iterdir() if path.name[0] != "." and path.name != "__MACOSX" and path.is_dir()]
+        return sorted(found, key=lambda path: path.name)  # by name: paths compare differently on Windows
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed ({error.strerror}); expected a folder you may read") from error
 

@@ -118,8 +118,9 @@ class TestEpisodes:
             waiting = deque(submit(piece) for piece in pieces[:_AHEAD])
             try:
                 for piece in pieces[_AHEAD:]:
-                    yield waiting.popleft().result()
+                    ready = waiting.popleft().result()
                     waiting.append(submit(piece))
+                    yield ready
                 while waiting:
                     yield waiting.popleft().result()
             finally:
@@ -180,7 +181,7 @@ class TrainingEpisodes:
         image, label = shrink(image, label, self.config.longest)
         marked = (label == 1).nonzero()
         if not len(marked):
-            raise DataError(f"{self.pool.keys[i]}: marks no pixel of its class any more; build the index again")
+            raise DataError(f"{self.pool.keys[i]}: marks no pixel of its class any more; was its mask changed? start again")
         row, column = marked[stream.below(len(marked))].tolist()
         size = (label.shape[-2], label.shape[-1])
         change = draw_augmentation(self.config, stream, size, (column + 0.5, row + 0.5))

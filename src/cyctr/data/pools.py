@@ -50,7 +50,7 @@ class FilePool(ABC):
             key = fingerprint(type(self).__name__, self.keys, *settings, files=(*self.images, *masks))
         except OSError as error:
             raise DataError(f"{error.filename}: cannot be read ({error.strerror}); restore the file, or remove it") from error
-        name = f"{self.root.resolve()}:{self.keys[:1]}:{len(self.keys)}"
+        name = f"{self.root.resolve()}:{type(self).__name__}:{settings}:{self.keys[:1]}:{len(self.keys)}"
         return cached(name, key, lambda: self._build(progress, complain))
 
     @abstractmethod

@@ -1,7 +1,8 @@
 """Episodes drawn from a seed: textured shapes among clutter, for tests and demonstrations.
 
-A class is a texture in two colours. Shape, place, size, turn and light change from image to image; among the clutter
-stand objects in the same colours with other textures, so that colour alone does not find the class.
+A class is a texture: a pattern, how fine it is and which way it runs. Around the object stand objects of other classes,
+in front of it and behind. Everything in an image is painted in the same two colours and every image has two of its own,
+so colour does not find the class; shape, place and size change from image to image and do not find it either.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,8 @@ from cyctr.errors import DataError
 from cyctr.types import Episode
 
 Field = NDArray[np.float64]
-Texture = Callable[[Field, Field], Field]
+
+_CLUTTER = 3  # objects of other classes in an image
 
 
 @dataclass(frozen=True)
@@ -23,41 +25,36 @@ class Appearance:
     """What makes objects one class.
 
     Attributes:
-        texture: which of the patterns.
+        pattern: a name of `PATTERNS`.
         frequency: periods across the image.
-        colours: (2, 3) RGB of the pattern's dark and light parts.
+        direction: which way the pattern runs, in radians.
     """
 
-    texture: int
+    pattern: str
     frequency: float
-    colours: Field
+    direction: float
+
+    def resembles(self, other: "Appearance") -> bool:
+        """Whether one could be taken for the other; a quarter turn does not tell, since it leaves checks as they were."""
+        turn = abs((self.direction - other.direction + np.pi / 4) % (np.pi / 2) - np.pi / 4)
+        return self.pattern == other.pattern and abs(np.log(self.frequency / other.frequency)) < 0.3 and turn < 0.35
 
 
-def _stripes(x: Field, y: Field) -> Field:
-    return np.sin(2 * np.pi * x)
+def _wave(turns: Field) -> Field:
+    return np.sin(2 * np.pi * turns)
 
 
-def _checks(x: Field, y: Field) -> Field:
-    return np.sign(np.sin(2 * np.pi * x) * np.sin(2 * np.pi * y))
-
-
-def _dots(x: Field, y: Field) -> Field:
-    return np.where(np.hypot(x % 1 - 0.5, y % 1 - 0.5) < 0.3, 1.0, -1.0)
-
-
-def _rings(x: Field, y: Field) -> Field:
-    return np.sin(2 * np.pi * np.hypot(x, y))
-
-
-def _waves(x: Field, y: Field) -> Field:
-    return np.sin(2 * np.pi * (x + 0.5 * np.sin(2 * np.pi * y)))
-
-
-def _plain(x: Field, y: Field) -> Field:
-    return np.zeros_like(x)
-
-
-TEXTURES: tuple[Texture, ...] = (_stripes, _checks, _dots, _rings, _waves, _plain)
+PATTERNS: dict[str, Callable[[Field, Field], Field]] = {
+    "stripes": lambda x, y: _wave(x),
+    "checks": lambda x, y: _wave(x) * _wave(y),
+    "dots": lambda x, y: _wave(x) + _wave(y) - 0.7,
+    "grid": lambda x, y: np.maximum(_wave(x), _wave(y)) - 0.7,
+    "zigzags": lambda x, y: _wave(x + np.abs(y % 1 - 0.5)),
+    "dashes": lambda x, y: np.minimum(_wave(x), _wave((y + np.floor(x)) / 2) + 0.5),
+    "bricks": lambda x, y: np.where(((x + np.floor(y)) / 2 % 1 < 0.12) | (y % 1 < 0.25), -1.0, 1.0),
+    "blobs": lambda x, y: _wave(x) + _wave(0.6 * x + 0.9 * y) + _wave(0.7 * y - 0.8 * x),
+}
+"""Dark below zero and light above, a period being 1."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +62,7 @@ class SyntheticEpisodes:
     """An endless list of episodes; episode i is a function of these fields and i alone.
 
     Attributes:
-        classes: the class numbers to draw from; any integers, each with an appearance of its own.
+        classes: the class numbers to draw from; any from 0 on, each with an appearance of its own.
         size: height and width in pixels.
         shots: K.
         seed: another seed, other episodes of the same classes.
@@ -81,6 +78,8 @@ class SyntheticEpisodes:
             raise DataError("classes is empty; expected at least one class number, such as range(100)")
         if self.shots < 1:
             raise DataError(f"shots is {self.shots}; expected at least 1")
+        if self.seed < 0:
+            raise DataError(f"seed is {self.seed}; expected 0 or more")
 
     def batch(self, start: int, count: int) -> Episode:
         """Episodes `start` to `start + count - 1`."""
@@ -102,51 +101,53 @@ class SyntheticEpisodes:
 
 def appearance(number: int) -> Appearance:
     """The look of a class."""
+    if number < 0:
+        raise DataError(f"class number is {number}; expected 0 or more")
     random = np.random.default_rng((number, 0xC1A55))
-    dark = random.uniform(0, 0.6, 3)
-    light = np.clip(dark + random.uniform(0.25, 0.6, 3) * random.choice([-1, 1], 3), 0, 1)
-    return Appearance(int(random.integers(len(TEXTURES))), random.uniform(6, 16), np.stack([dark, light]))
+    return Appearance(str(random.choice(list(PATTERNS))), 8 * 2.5 ** random.uniform(), random.uniform(0, np.pi))
 
 
 def draw_image(number: int, size: int, random: np.random.Generator) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """An image (H, W, 3) with one object of class `number` among others, and its label (H, W)."""
     look = appearance(number)
+    looks = [look, *(_other_class(look, random) for _ in range(_CLUTTER))]
     y, x = np.mgrid[0:size, 0:size] / size  # in [0, 1)
-    image = _background(x, y, random)
-    textures = random.permutation([texture for texture in range(len(TEXTURES)) if texture != look.texture])
-    twins = [Appearance(int(texture), look.frequency, look.colours) for texture in textures[:2]]
-    stranger = appearance(int(random.integers(10**6, 10**9)))
-    for clutter in (stranger, *twins):
-        inside = _shape(x, y, random, random.uniform(0.14, 0.26))
-        image = np.where(inside[..., None], _paint(clutter, x, y, random), image)
-    inside = _shape(x, y, random, random.uniform(0.16, 0.3))
-    image = np.where(inside[..., None], _paint(look, x, y, random), image)
-    image = image * random.uniform(0.8, 1.15) + random.normal(0, 0.02, image.shape)
-    return (np.clip(image, 0, 1) * 255).round().astype(np.uint8), inside.astype(np.uint8)
+    light, label = _clouds(x, y, random), np.zeros((size, size), np.uint8)
+    start = random.uniform(0, 2 * np.pi)
+    for i in random.permutation(len(looks)):  # around the centre of the image, any of them in front
+        angle = start + 2 * np.pi * i / len(looks)
+        inside = _shape(x - 0.5 - 0.31 * np.cos(angle), y - 0.5 - 0.31 * np.sin(angle), random)
+        light[inside] = _texture(looks[i], x[inside], y[inside], random)
+        label[inside] = i == 0
+    contrast = random.uniform(0.15, 0.3, 3)
+    image = random.uniform(contrast, 1 - contrast) + contrast * light[..., None] + random.normal(0, 0.02, (size, size, 3))
+    return (np.clip(image, 0, 1) * 255).round().astype(np.uint8), label
 
 
-def _background(x: Field, y: Field, random: np.random.Generator) -> Field:
-    corner, slope = random.uniform(0.1, 0.9, 3), random.uniform(-0.4, 0.4, (2, 3))
-    image = corner + x[..., None] * slope[0] + y[..., None] * slope[1]
-    weak = Appearance(int(random.integers(len(TEXTURES))), random.uniform(3, 12), np.stack([corner, random.uniform(0, 1, 3)]))
-    return 0.7 * image + 0.3 * _paint(weak, x, y, random)
+def _other_class(look: Appearance, random: np.random.Generator) -> Appearance:
+    other = look
+    while other.resembles(look):
+        other = appearance(int(random.integers(10**6, 10**9)))
+    return other
 
 
-def _paint(look: Appearance, x: Field, y: Field, random: np.random.Generator) -> Field:
-    u, v = _turned(x, y, random)
-    light = 0.5 + 0.5 * TEXTURES[look.texture](u * look.frequency, v * look.frequency)  # in [0, 1]
-    return look.colours[0] * (1 - light[..., None]) + look.colours[1] * light[..., None]
+def _clouds(x: Field, y: Field, random: np.random.Generator) -> Field:
+    """A background that drifts between dark (-1) and light (1)."""
+    across, down, phase = random.uniform(-3, 3, (3, 4, 1, 1))
+    return np.clip(_wave(across * x + down * y + phase).sum(0) / 2, -1, 1)
 
 
-def _turned(x: Field, y: Field, random: np.random.Generator) -> tuple[Field, Field]:
-    angle, (left, top) = random.uniform(0, 2 * np.pi), random.uniform(0, 1, 2)
-    u, v = x - left, y - top
-    return u * np.cos(angle) + v * np.sin(angle), v * np.cos(angle) - u * np.sin(angle)
+def _texture(look: Appearance, x: Field, y: Field, random: np.random.Generator) -> Field:
+    """The pattern at these points, from dark (-1) to light (1), each time a little turned and scaled."""
+    angle = look.direction + random.uniform(-0.1, 0.1)
+    frequency = look.frequency * random.uniform(0.95, 1.05)
+    u, v = x * np.cos(angle) + y * np.sin(angle), y * np.cos(angle) - x * np.sin(angle)
+    left, top = random.uniform(0, 2, 2)
+    return np.clip(2 * PATTERNS[look.pattern](frequency * u + left, frequency * v + top), -1, 1)
 
 
-def _shape(x: Field, y: Field, random: np.random.Generator, radius: float) -> NDArray[np.bool_]:
-    """A smooth closed outline around a random centre: a circle whose radius swings with the angle."""
-    left, top = random.uniform(0.2, 0.8, 2)
-    angle = np.arctan2(y - top, x - left)
-    lobes, swing, phase = random.integers(2, 6), random.uniform(0, 0.35), random.uniform(0, 2 * np.pi)
-    return np.hypot(x - left, y - top) < radius * (1 + swing * np.sin(lobes * angle + phase))
+def _shape(x: Field, y: Field, random: np.random.Generator) -> NDArray[np.bool_]:
+    """A smooth closed outline around (0, 0): a circle whose radius swings with the angle."""
+    radius, lobes = random.uniform(0.17, 0.25), random.integers(2, 6)
+    swing, phase = random.uniform(0, 0.3), random.uniform(0, 2 * np.pi)
+    return np.hypot(x, y) < radius * (1 + swing * np.sin(lobes * np.arctan2(y, x) + phase))

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 
 import numpy as np
 
-from cyctr.data import folds
+from cyctr.data import folds, synthetic
 from cyctr.data.dataset import Complain, Dataset, Pixels, Progress, refuse
-from cyctr.data.index import Index, Survey, survey_all
-from cyctr.data.synthetic import draw_image
+from cyctr.data.index import Index, Survey, cached, fingerprint, survey_all
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,9 @@ class SyntheticPool:
         return label if own == number else np.zeros_like(label)
 
     def index(self, progress: Progress | None = None, complain: Complain = refuse) -> Index:
-        """Which class covers how many pixels of which image; drawn anew by each process."""
-        return survey_all(len(self.keys), self._survey, progress, complain)
+        """Which class covers how many pixels of which image; quick where a cache knows."""
+        key = fingerprint(self.classes, self.each, self.size, self.seed, files=[Path(synthetic.__file__)])
+        return cached(f"{self}", key, lambda: survey_all(len(self.keys), self._survey, progress, complain))
 
     def _survey(self, i: int) -> Survey:
         own = i // self.each
@@ -60,4 +61,4 @@ def open_synthetic(pool: SyntheticPool | None = None) -> Dataset:
 
 @lru_cache(maxsize=256)
 def _drawn(seed: int, number: int, copy: int, size: int) -> tuple[Pixels, Pixels]:
-    return draw_image(number, size, np.random.default_rng((seed, number, copy, 0x5E7)))
+    return synthetic.draw_image(number, size, np.random.default_rng((seed, number, copy, 0x5E7)))

@@ -12,7 +12,7 @@ import torch
 import cyctr
 from cyctr.config import ProtocolConfig
 from cyctr.data.dataset import Dataset, Progress
-from cyctr.engine.methods import choose_device, open_method
+from cyctr.engine.methods import check_method, choose_device, open_method
 from cyctr.errors import ConfigError
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, answer
 from cyctr.evaluation.results import Results, Setting, class_table, differences, fold_table, write_text
@@ -45,20 +45,20 @@ class Job:
 
     def open(self, method: str, weights: str, device: str, precision: str) -> tuple[Method, Results]:
         """The method, and empty results that say how they are made."""
-        if precision not in ("auto", "float32", "bfloat16"):
-            raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+        check_method(method, weights, device, precision)
         self.device = choose_device(device)
         built, about = open_method(method, weights, self.device, precision)  # type: ignore[arg-type]
-        return built, Results({"method": about, **self.evaluation.settings()}, notes=environment(self.device))
+        return built, Results({"method": about, **self.evaluation.settings()}, sessions=[environment(self.device)])
 
-    def resumed(self, found: Results, settings: dict[str, object]) -> Results:
-        """Results of before, refused where they were made in another way."""
-        differing = differences(found.settings, settings)
+    def resumed(self, found: Results, fresh: Results) -> Results:
+        """Results of before with those that are about to come, refused where they were made in another way."""
+        differing = differences(found.settings, fresh.settings)
         if differing:
             raise ConfigError(
                 f"the results in the output folder were made with other settings (there / here: {'; '.join(differing)}); "
                 "give the same options, or another --output"
             )
+        found.sessions += fresh.sessions
         return found
 
     def counts(self, results: Results) -> tuple[int, int]:
@@ -123,11 +123,12 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def draw_pictures(job: Job, method: Method, results: Results, path: Path, count: int) -> None:
+def draw_pictures(job: Job, method: Method, results: Results, path: Path, count: int, progress: Progress | None = None) -> None:
     """Writes a page with the tables, and the best, median and worst episodes of each number of shots."""
     about = results.settings["method"]
     sections = []
-    for shots in sorted({setting.shots for setting in results.runs}):
+    every = sorted({setting.shots for setting in results.runs})
+    for shots in every:
         ranked = _ranked(results, shots)
         last = len(ranked) - 1
         for name, target in (("Best", 0), ("Median", last // 2), ("Worst", last)):
@@ -135,6 +136,8 @@ def draw_pictures(job: Job, method: Method, results: Results, path: Path, count:
             shown = f"{min(shots, _SHOTS_SHOWN)} of {shots} supports" if shots > _SHOTS_SHOWN else "support"
             text = f"From left to right: {shown} with the given mask (red), query with truth (blue), answer (green)."
             sections.append(Section(f"{name} of {len(ranked):,} episodes, {shots}-shot", text, blocks))
+            if progress is not None:
+                progress(len(sections), 3 * len(every))
     data, protocol = results.settings["dataset"], results.settings["protocol"]
     size = protocol["input"]["size"]
     where = f"{data['name']}, {results.settings['split']} split"

@@ -2,9 +2,8 @@
 
 import hashlib
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import nn
@@ -12,7 +11,7 @@ from torch import nn
 from cyctr.checkpoint import load_checkpoint
 from cyctr.config import BackboneConfig, to_dict
 from cyctr.errors import ConfigError
-from cyctr.methods import REFERENCES, reference
+from cyctr.methods import REFERENCES, check_reference, reference
 from cyctr.types import Episode, Prediction
 from cyctr.weights import CATALOGUE
 
@@ -34,6 +33,18 @@ def choose_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device is {name!r}; expected auto, cpu, cuda or cuda:N")
     return device
+
+
+def check_method(name: str, weights: str, device: str, precision: str) -> None:
+    """Raises what `open_method` would, as far as that can be known without loading anything."""
+    choose_device(device)
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+    if name.partition(":")[0] in REFERENCES:
+        check_reference(name)
+        _backbone(weights)
+    elif not Path(name).is_file():
+        raise ConfigError(f"method is {name!r}; expected {', '.join(REFERENCES)}, or the path of a checkpoint")
 
 
 def open_method(
@@ -61,7 +72,9 @@ def open_method(
     network = network.to(device).eval()
 
     def answer(episode: Episode) -> Prediction:
-        with torch.autocast(device.type, torch.bfloat16) if half else nullcontext():
+        # float32 means it: torch would round the inputs of convolutions on a GPU to TF32
+        exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+        with torch.autocast(device.type, torch.bfloat16) if half else exact:
             return network(episode)
 
     return answer, about
@@ -76,9 +89,6 @@ def _backbone(weights: str) -> BackboneConfig:
 
 
 def _from_checkpoint(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    path = Path(name)
-    if not path.exists() and path.suffix != ".safetensors":
-        raise ConfigError(f"method is {name!r}; expected {', '.join(REFERENCES)}, or the path of a checkpoint")
-    network, config = load_checkpoint(path)
-    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    network, config = load_checkpoint(name)
+    digest = hashlib.sha256(Path(name).read_bytes()).hexdigest()
     return network.accelerate(), {"sha256": digest, "model": to_dict(config.model)}

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from cyctr.seeding import Stream
 from cyctr.types import IGNORE
 
 Integers = NDArray[np.int64]
@@ -107,34 +108,35 @@ def replicate_miou(
     seed: int = 0,
     queries: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:
-    """(replicates,) mIoU with the queries of each class drawn anew, with repetition.
+    """(replicates,) mIoU with the query images drawn anew (a Poisson bootstrap).
+
+    An image is in a replicate 0, 1, 2, ... times, with all its episodes: they are not independent. How often depends on
+    its name and the seed alone, so that the replicates of runs over the same images can be averaged one by one.
 
     Args:
         categories: (E,) the class of each episode.
         counts: (E, 4) the fields of `Counts` of each.
         replicates: how often.
         seed: of the drawing.
-        queries: (E,) the query of each. Episodes of one query stay together: they are not independent. By default each
-            episode has its own.
+        queries: (E,) the query of each; by default each episode has its own.
     """
-    image = np.arange(len(counts)) if queries is None else np.unique(np.asarray(queries), return_inverse=True)[1]
-    pairs, place = np.unique(np.column_stack([categories, image]), axis=0, return_inverse=True)
-    together = np.zeros((len(pairs), 4), np.int64)
-    np.add.at(together, place.ravel(), counts)
-    return _drawn_anew(np.column_stack([pairs[:, 0], together]).astype(np.int64).tobytes(), replicates, seed)
-
-
-@lru_cache(maxsize=64)  # every save and every table asks, and it takes a second for ten thousand queries
-def _drawn_anew(queries: bytes, replicates: int, seed: int) -> NDArray[np.float64]:
-    table = np.frombuffer(queries, np.int64).reshape(-1, 5)  # (Q, 5) the class and the counts
-    random = np.random.default_rng(seed)
+    names = [str(number) for number in range(len(counts))] if queries is None else queries
+    times = np.stack([_times_drawn(seed, name, replicates) for name in names], 1).astype(float)  # (replicates, E)
     per_class = []
-    for c in np.unique(table[:, 0]):
-        own = table[table[:, 0] == c, 1:]  # (n, 4)
-        times = random.multinomial(len(own), np.full(len(own), 1 / len(own)), size=replicates)  # (replicates, n)
-        tp, fp, fn, _ = (times @ own).T
-        per_class.append(tp / np.maximum(tp + fp + fn, 1))
+    for c in sorted(set(np.asarray(categories).tolist())):
+        own = np.asarray(categories) == c
+        tp, fp, fn, _ = (times[:, own] @ counts[own].astype(float)).T  # whole numbers, far below 2^53
+        found = Counts(*counts[own].sum(0).tolist()).iou  # stands for a replicate without any image of the class
+        union = tp + fp + fn
+        per_class.append(np.where(union > 0, tp / np.maximum(union, 1), found))
     return np.mean(per_class, axis=0)
+
+
+@lru_cache(maxsize=2**16)
+def _times_drawn(seed: int, name: str, replicates: int) -> NDArray[np.uint8]:
+    """(replicates,) how often an image is in each replicate: Poisson numbers of mean 1."""
+    random = np.random.default_rng(Stream("bootstrap", seed, name).word())
+    return random.poisson(1, replicates).astype(np.uint8)
 
 
 def interval(values: NDArray[np.float64]) -> tuple[float, float]:

@@ -45,8 +45,12 @@ class Evaluation:
     @property
     def episodes(self) -> int:
         """How many episodes the protocol asks for, for each fold and seed."""
-        name = self.dataset.name.partition("-")[0]
-        return {"coco": self.protocol.episodes_coco, "fss": self.protocol.episodes_fss}.get(name, self.protocol.episodes)
+        by_name = {"coco": self.protocol.episodes_coco, "fss": self.protocol.episodes_fss}
+        return by_name.get(self._benchmark, self.protocol.episodes)
+
+    @property
+    def _benchmark(self) -> str:
+        return self.dataset.name.partition("-")[0]
 
     def settings(self) -> dict[str, Any]:
         """What of this decides the numbers."""
@@ -54,7 +58,7 @@ class Evaluation:
             "dataset": {
                 "name": self.dataset.name,
                 "classes": list(self.dataset.classes),
-                "folds": [list(fold.test) for fold in self.dataset.folds],
+                "folds": [list(fold.classes(self.split)) for fold in self.dataset.folds],
                 "images": len(self.pool.keys),
                 "list_sha256": hashlib.sha256("\n".join(self.pool.keys).encode(errors="surrogateescape")).hexdigest(),
                 "index_sha256": self.index.digest,
@@ -74,7 +78,7 @@ class Evaluation:
             self.split,
             setting.shots,
             setting.seed,
-            self.protocol.order,
+            self.protocol.order_coco if self._benchmark == "coco" else self.protocol.order,
             self.protocol.smallest,
             self.protocol.drop_novel,
         )
@@ -114,7 +118,9 @@ class Evaluation:
         sources = {setting: self.source(setting, device) for setting in settings}  # first: they check that all is feasible
         for setting, source in sources.items():  # all of them: what is interrupted before a run began is unfinished too
             sampler = source.sampler
-            run = results.runs.setdefault(setting, Run(episodes, len(sampler.images), len(sampler.pairs)))
+            run = results.runs.setdefault(
+                setting, Run(episodes, len(sampler.images), len(sampler.pairs), classes=len(sampler.classes))
+            )
             run.wanted = max(run.wanted, episodes)
         for setting, source in sources.items():
             run = results.runs[setting]

@@ -45,12 +45,14 @@ class Run:
         images: images of the list that queries come from.
         pairs: (image, class) pairs of it.
         rows: those that are done, by episode number.
+        classes: how many classes episodes are drawn from.
     """
 
     wanted: int
     images: int
     pairs: int
     rows: dict[int, Row] = field(default_factory=dict)
+    classes: int = 0
 
     @property
     def finished(self) -> bool:
@@ -80,12 +82,12 @@ class Results:
     Attributes:
         settings: everything that decides the numbers; two results with equal settings can be merged or resumed.
         runs: by fold, shots and seed.
-        notes: what does not decide the numbers: versions, machine, seconds.
+        sessions: of each process that added to them, what does not decide the numbers: versions, machine, seconds.
     """
 
     settings: dict[str, Any]
     runs: dict[Setting, Run] = field(default_factory=dict)
-    notes: dict[str, Any] = field(default_factory=dict)
+    sessions: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.settings = json.loads(json.dumps(self.settings))  # as a file gives them back: lists, no tuples
@@ -101,7 +103,13 @@ class Results:
             }
             for place, (setting, run) in enumerate(sorted(self.runs.items()))
         ]
-        content = {"format": _FORMAT, "settings": self.settings, "notes": self.notes, "summary": self.summary(), "runs": runs}
+        content = {
+            "format": _FORMAT,
+            "settings": self.settings,
+            "sessions": self.sessions,
+            "summary": self.summary(),
+            "runs": runs,
+        }
         text = re.sub(r"\[\n([^\[\]{}]*?)\n\s*\]", _on_one_line, json.dumps(content, indent=1))
         for place, (_, run) in enumerate(sorted(self.runs.items())):  # one episode a line, for people and for diffs
             lines = ",\n".join(f"   {json.dumps(row)}" for row in _listed(run))
@@ -119,9 +127,9 @@ class Results:
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise DataError(f"{path}: is no {_FORMAT!r}; expected a results.json of `cyctr evaluate`")
         try:
-            results = cls(content["settings"], notes=content["notes"])
+            results = cls(content["settings"], sessions=content["sessions"])
             for item in content["runs"]:
-                run = Run(item["wanted"], item["images"], item["pairs"])
+                run = Run(item["wanted"], item["images"], item["pairs"], classes=item["class_count"])
                 for number, category, query, supports, *counts in item["episodes"]:
                     run.rows[number] = Row(category, query, tuple(supports), Counts(*counts))
                 results.runs[Setting(item["fold"], item["shots"], item["seed"])] = run
@@ -141,28 +149,29 @@ class Results:
             chosen = {s: run for s, run in self.runs.items() if s.shots == shots and run.rows}
             if not chosen:
                 continue
-            found = {s: run.result(s.fold) for s, run in chosen.items()}
             folds = sorted({s.fold for s in chosen})
+            whole = [seed for seed in {s.seed for s in chosen} if all(Setting(fold, shots, seed) in chosen for fold in folds)]
+            if whole:  # a seed that lacks a fold would bend the means
+                chosen = {s: run for s, run in chosen.items() if s.seed in whole}
+            found = {s: run.result(s.fold) for s, run in sorted(chosen.items())}
             seeds = sorted({s.seed for s in chosen})
-            per_seed = [
-                (statistics.fmean(found[s].miou for s in found if s.seed == seed), seed)
-                for seed in seeds
-                if {s.fold for s in found if s.seed == seed} == set(folds)
-            ]
-            # the runs of one fold share their queries, and so the chance that draws them; folds do not
+            # runs of one fold meet the same images, which are drawn together; those of other folds are other images
             drawn = np.mean([run.replicates(seed=s.fold) for s, run in chosen.items()], axis=0)
+            per_seed = [[result for s, result in found.items() if s.seed == seed] for seed in seeds]
+            tested = sum(max(run.classes for s, run in chosen.items() if s.fold == fold) for fold in folds)
+            met = {(s.fold, c) for s, result in found.items() for c in result.classes}
             rows.append(
                 {
                     "shots": shots,
                     "episodes": sum(len(run.rows) for run in chosen.values()),
                     "finished": all(run.finished for s, run in self.runs.items() if s.shots == shots),
                     "seeds": seeds,
-                    "folds": {str(fold): _spread([found[s].miou for s in sorted(found) if s.fold == fold]) for fold in folds},
-                    "mean": _spread([value for value, _ in per_seed] or [r.miou for r in found.values()]),
+                    "folds": {str(fold): _spread([r.miou for s, r in found.items() if s.fold == fold]) for fold in folds},
+                    "mean": _spread([statistics.fmean(r.miou for r in results) for results in per_seed]),
                     "interval": [_percent(value) for value in interval(drawn)],
-                    "fb_iou": _spread(
-                        [statistics.fmean(r.fb_iou for s, r in found.items() if s.seed == seed) for seed in seeds]
-                    ),
+                    "fb_iou": _spread([statistics.fmean(r.fb_iou for r in results) for results in per_seed]),
+                    "classes_met": len(met),
+                    "classes_tested": max(tested, len(met)),
                     "classes": {self.classes[c]: _percent(v) for c, v in _by_class(found.values()).items()},
                 }
             )
@@ -171,13 +180,13 @@ class Results:
 
 def merge(parts: Sequence[Results]) -> Results:
     """The results of several processes as one: equal to those of a single process that did all episodes."""
-    whole = Results(parts[0].settings, notes=dict(parts[0].notes))
+    whole = Results(parts[0].settings, sessions=[session for part in parts for session in part.sessions])
     for part in parts:
         differing = differences(whole.settings, part.settings)
         if differing:
             raise DataError(f"these results were made with other settings ({'; '.join(differing)}); merge equal ones only")
         for setting, run in part.runs.items():
-            own = whole.runs.setdefault(setting, Run(run.wanted, run.images, run.pairs))
+            own = whole.runs.setdefault(setting, Run(run.wanted, run.images, run.pairs, classes=run.classes))
             own.wanted = max(own.wanted, run.wanted)
             for number, row in run.rows.items():
                 if own.rows.setdefault(number, row) != row:
@@ -266,6 +275,7 @@ def _numbers(counts: Counts) -> list[int]:
 
 def _described(run: Run, classes: Sequence[str], seed: int) -> dict[str, Any]:
     about: dict[str, Any] = {"wanted": run.wanted, "finished": len(run.rows), "images": run.images, "pairs": run.pairs}
+    about["class_count"] = run.classes
     if run.rows:
         result = run.result(seed)
         about["miou"], about["fb_iou"] = _percent(result.miou), _percent(result.fb_iou)

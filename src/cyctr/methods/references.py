@@ -61,7 +61,8 @@ class NearestPrototype(nn.Module):
         )
         features, cells = _by_shot(support, self.backbone, episode)
         prototypes = torch.stack([masked_average(features, cells == kind) for kind in (0, 1)], 1)  # (B, 2, C)
-        cosine = torch.einsum("bpc,bchw->bphw", F.normalize(prototypes, dim=-1), F.normalize(query, dim=1))
+        with torch.autocast(query.device.type, enabled=False):
+            cosine = torch.einsum("bpc,bchw->bphw", F.normalize(prototypes, dim=-1), F.normalize(query, dim=1))
         return _prediction(cosine, self.backbone, episode)
 
 
@@ -87,24 +88,33 @@ REFERENCES = {
 
 def reference(name: str, backbone: BackboneConfig) -> nn.Module:
     """The reference of that name on a backbone with its weights; `prior:0.6` and `prototype:mid` choose a variant."""
+    kind, variant = check_reference(name)
+    if kind in ("background", "foreground"):
+        return Constant(kind == "foreground")
+    built = load_backbone(backbone).accelerate()
+    if kind == "prior":
+        return PriorThreshold(built, float(variant or PRIOR_THRESHOLD)).eval()
+    return NearestPrototype(built, variant or PROTOTYPE_LEVEL).eval()
+
+
+def check_reference(name: str) -> tuple[str, str]:
+    """The kind and the variant, empty where none was named.
+
+    Raises:
+        ConfigError: there is no such reference.
+    """
     kind, colon, variant = name.partition(":")
     if kind not in REFERENCES or (colon and kind in ("background", "foreground")):
         raise ConfigError(f"method is {name!r}; expected one of {', '.join(REFERENCES)}, prior:THRESHOLD or prototype:LEVEL")
-    if kind in ("background", "foreground"):
-        return Constant(kind == "foreground")
-    if kind == "prior":
-        threshold = _threshold(name, variant) if colon else PRIOR_THRESHOLD
-        return PriorThreshold(load_backbone(backbone).accelerate(), threshold).eval()
-    if colon and variant not in ("mid", "high"):
-        raise ConfigError(f"method is {name!r}; expected prototype:mid or prototype:high")
-    return NearestPrototype(load_backbone(backbone).accelerate(), variant or PROTOTYPE_LEVEL).eval()
-
-
-def _threshold(name: str, text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
+    if colon and kind == "prior" and not _is_share(variant):
         raise ConfigError(f"method is {name!r}; expected a threshold from 0 to 1, such as prior:0.6")
-    return value
+    if colon and kind == "prototype" and variant not in ("mid", "high"):
+        raise ConfigError(f"method is {name!r}; expected prototype:mid or prototype:high")
+    return kind, variant
+
+
+def _is_share(text: str) -> bool:
+    try:
+        return 0 <= float(text) <= 1
+    except ValueError:
+        return False

@@ -6,27 +6,32 @@ from torch import Tensor, nn
 
 
 class TinyBody(nn.Module):
-    """Five levels like a ResNet's, strides 2, 4, 8, 8 and 8, with weights that are the same everywhere."""
+    """Five levels like a ResNet's, strides 2, 4, 8, 8 and 8, with weights that are the same everywhere.
+
+    What random filters can tell apart is textures, so that is what it is made for: each filter sums to zero, the first
+    ones in each colour, and answers to patterns rather than to brightness; the average over a neighbourhood keeps how
+    strong the answers are there and forgets where exactly.
+    """
 
     channels = (24, 48, 64, 64, 64)
+    strides = (2, 2, 2, 1, 1)
 
     def __init__(self) -> None:
         super().__init__()
         widths = (3, *self.channels)
-        plan = zip(widths, widths[1:], (2, 2, 2, 1, 1), (1, 1, 1, 1, 2), strict=False)
-        blocks = [
-            nn.Conv2d(before, after, 3, stride, padding=dilation, dilation=dilation) for before, after, stride, dilation in plan
-        ]
+        plan = zip(widths, self.channels, (1, 1, 1, 1, 2), strict=False)
+        blocks = [nn.Conv2d(before, after, 3, padding=dilation, dilation=dilation) for before, after, dilation in plan]
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():
             for block in blocks:
-                block.weight.normal_(0, (2 / block.weight[0].numel()) ** 0.5, generator=generator)
+                block.weight.normal_(0, (8 / block.weight[0].numel()) ** 0.5, generator=generator)
+                block.weight -= block.weight.mean((2, 3) if block is blocks[0] else (1, 2, 3), keepdim=True)
                 block.bias.zero_()  # type: ignore[union-attr]
         self.blocks = nn.ModuleList(blocks)
 
     def forward(self, images: Tensor) -> list[Tensor]:
         levels = []
-        for block in self.blocks:
-            images = F.relu(block(images))
+        for block, stride in zip(self.blocks, self.strides, strict=True):
+            images = F.avg_pool2d(F.relu(block(images)), 3, stride, padding=1, count_include_pad=False)
             levels.append(images)
         return levels
