@@ -216,3 +216,14 @@ def test_a_check_looks_at_the_masks_themselves_not_at_the_cache(root, cache):
     assert check(root).classes["all"]["cat"] == 3
     assert not cache.exists()
     assert tuple(check(root).classes["all"]) == CLASSES
+
+
+def test_two_files_of_one_name_hide_no_other_problem(root):
+    class_mask_folder(root)
+    picture(root / "images" / "a.jpg")
+    write(root / "masks" / "dog" / "b.bmp", box((0, 0, 9, 9), 255))
+    write(root / "masks" / "cat" / "b.png", box((0, 0, 3, 3), 255, size=(5, 5)))
+    problems = "\n".join(check(root).problems)
+    assert "a.jpg and a.png share the name 'a'" in problems
+    assert "mask is 5 x 5" in problems
+    assert "has no mask" not in problems

@@ -24,6 +24,7 @@ from PIL import Image
 from cyctr.data import pools
 from cyctr.data.folder import open_folder, read_object
 from cyctr.errors import ConfigError, DataError
+from cyctr.imaging import read_values
 
 LAYOUTS = {"class masks": class_mask_folder, "labelled masks": labelled_folder, "coco": coco_folder}
 
@@ -539,3 +540,14 @@ def test_swapped_masks_of_the_same_size_and_time_are_noticed(root):
 def test_a_pool_can_be_sent_to_another_process(any_layout):
     pool = open_folder(any_layout).pool("test")
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(pool)).label(1, 1), pool.label(1, 1))
+
+
+def test_a_folder_with_one_named_class_keeps_its_index(root, monkeypatch):
+    """Its masks are first read as values, then as that class: two indices, of which neither may push out the other."""
+    labelled_folder(root, names=False)
+    for path in (root / "masks").iterdir():
+        write(path, (read_values(path) > 0).astype(np.uint8))
+    (root / "classes.txt").write_text("animal\n")
+    first = open_folder(root).pools["test"].index()
+    monkeypatch.setattr("cyctr.data.pools.read_values", lambda path: pytest.fail(f"{path} was read again"))
+    assert open_folder(root).pools["test"].index().digest == first.digest

@@ -54,6 +54,22 @@ def some():
     return Results(settings(), runs, {"seconds": 1.5})
 
 
+def test_more_seeds_on_the_same_images_do_not_narrow_the_interval_of_images():
+    """Episodes of other seeds meet the same images under other classes: what the images could have been stays as open."""
+    random = np.random.default_rng(0)
+    quality = random.integers(20, 90, 60).tolist()
+
+    def seeded(seed):
+        classes = np.random.default_rng(seed).integers(0, 2, 60).tolist()
+        return Run(60, 60, 120, {i: row(quality[i], classes[i], f"image {i}") for i in range(60)})
+
+    def width(seeds):
+        (summary,) = Results(settings(), {Setting(0, 1, seed): seeded(seed) for seed in range(seeds)}).summary()
+        return summary["interval"][1] - summary["interval"][0]
+
+    assert width(6) > 0.85 * width(1)
+
+
 def reloaded(results, tmp_path):
     path = tmp_path / "deep" / "results.json"
     results.save(path)
