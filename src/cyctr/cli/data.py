@@ -1,11 +1,15 @@
 """`cyctr data`: what a dataset holds, and what is wrong with it."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from cyctr.cli import options
+
+if TYPE_CHECKING:
+    from cyctr.data.dataset import Dataset
 
 app = typer.Typer(help="Look at a dataset before measuring on it.", no_args_is_help=True)
 
@@ -13,8 +17,8 @@ app = typer.Typer(help="Look at a dataset before measuring on it.", no_args_is_h
 @app.command("check")
 def check_data(
     folder: Annotated[Path, typer.Argument(help="The dataset's folder.")],
-    kind: options.Kind = "auto",
-    year: options.Year = None,
+    kind: Annotated[str, typer.Option(help="'auto' looks at the layout; or pascal, coco, fss, folder.")] = "auto",
+    year: Annotated[int | None, typer.Option(help="COCO: 2014 or 2017, where both are there.")] = None,
     show: Annotated[int, typer.Option(min=1, help="Print at most this many problems.")] = 100,
 ) -> None:
     """List every problem of a dataset: missing and damaged files, masks that do not fit, classes with too few images."""
@@ -41,16 +45,11 @@ def check_data(
 
 
 @app.command("info")
+@options.takes_data(positional=True)
 def data_info(
-    folder: Annotated[str, typer.Argument(help="The dataset's folder, or 'synthetic'.")],
+    dataset: "Callable[[], Dataset]",
     protocol: Annotated[str, typer.Option(help="cyctr, pfenet or hsnet.")] = "cyctr",
     drop_novel: Annotated[bool, typer.Option("--drop-novel", help="Training lists without images of test classes.")] = False,
-    kind: options.Kind = "auto",
-    year: options.Year = None,
-    coco_split: options.CocoSplit = "interleaved",
-    test_classes: options.TestClasses = None,
-    class_folds: options.ClassFolds = None,
-    split_seed: options.SplitSeed = 0,
 ) -> None:
     """Show the list sizes of every fold: the first thing to compare when numbers differ between repositories."""
     from dataclasses import replace
@@ -58,15 +57,15 @@ def data_info(
     from cyctr import config
     from cyctr.data.sizes import list_sizes
 
-    dataset = options.open_data(folder, kind, year, coco_split, test_classes, class_folds, split_seed)
+    opened = dataset()
     chosen = replace(config.protocol(protocol), drop_novel=drop_novel)
     with options.progress_bar("reading masks") as progress:
-        rows = list_sizes(dataset, chosen, progress)
+        rows = list_sizes(opened, chosen, progress)
     table = [["fold", "split", "classes", "images", "(image, class) pairs", "fewest images of a class"]]
     for row in rows:
         few = f"{row.fewest:,} ({row.rarest})" if row.rarest else "-"
         table.append([str(row.fold), row.split, str(row.classes), f"{row.images:,}", f"{row.pairs:,}", few])
     options.print_table(table, left=2)
-    smallest = dataset.smallest if chosen.smallest is None else chosen.smallest
+    smallest = opened.smallest if chosen.smallest is None else chosen.smallest
     unit = "pixel" if smallest == 1 else "pixels"
-    print(f"\n{dataset.name}: an image counts for a class from {smallest} {unit} of it on")
+    print(f"\n{opened.name}: an image counts for a class from {smallest} {unit} of it on")

@@ -1,15 +1,20 @@
 """`cyctr episodes`: which episodes a benchmark is made of, as a list and as pictures."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cyctr.cli import options
 
+if TYPE_CHECKING:
+    from cyctr.data.dataset import Dataset
 
+
+@options.takes_data()
 def episodes(
-    data: options.Data,
+    dataset: "Callable[[], Dataset]",
     fold: Annotated[int, typer.Option(min=0, help="Which class split.")] = 0,
     split: Annotated[str, typer.Option(help="test, train or validation.")] = "test",
     shots: Annotated[int, typer.Option(min=1, help="Labelled images per episode.")] = 1,
@@ -23,12 +28,6 @@ def episodes(
     sheet: Annotated[Path | None, typer.Option(help="Write a contact sheet to this PNG.")] = None,
     augment: Annotated[bool, typer.Option("--augment", help="Show the sheet's images as training would see them.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the sheet where it is there already.")] = False,
-    kind: options.Kind = "auto",
-    year: options.Year = None,
-    coco_split: options.CocoSplit = "interleaved",
-    test_classes: options.TestClasses = None,
-    class_folds: options.ClassFolds = None,
-    split_seed: options.SplitSeed = 0,
 ) -> None:
     """List episodes: number, class, query and supports, one on each line, and draw them."""
     from dataclasses import replace
@@ -46,15 +45,15 @@ def episodes(
         changes["order"] = changes["order_coco"] = order
     if smallest is not None:
         changes["smallest"] = smallest
-    dataset = options.open_data(data, kind, year, coco_split, test_classes, class_folds, split_seed)
+    opened = dataset()
     with options.progress_bar("reading masks") as progress:
-        job = prepare(dataset, replace(config.protocol(protocol), **changes), split, [fold], [shots], progress=progress)
+        job = prepare(opened, replace(config.protocol(protocol), **changes), split, [fold], [shots], progress=progress)
     setting = Setting(fold, shots, seed)
     sampler, keys = job.evaluation.sampler(setting), job.evaluation.pool.keys
     for number in range(first, first + count):
         draw = sampler(number)
         supports = " ".join(keys[i] for i in draw.supports)
-        print(f"{number}\t{dataset.classes[draw.category]}\t{keys[draw.query]}\t{supports}")
+        print(f"{number}\t{opened.classes[draw.category]}\t{keys[draw.query]}\t{supports}")
     if sheet is not None:
         picture = episode_contact_sheet(job.evaluation, setting, range(first, first + count), augment)
         try:

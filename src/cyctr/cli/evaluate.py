@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,14 +12,16 @@ from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from cyctr.data.dataset import Dataset
     from cyctr.evaluation.results import Results
 
 _SAVE_SECONDS = 20
 _OTHERS = ("results.md", "index.html")
 
 
+@options.takes_data()
 def evaluate(
-    data: options.Data,
+    dataset: "Callable[[], Dataset]",
     method: Annotated[
         str, typer.Option(help="A checkpoint's path, or a reference: prior, prototype, background, foreground.")
     ] = "prototype",
@@ -43,12 +46,6 @@ def evaluate(
     pictures: Annotated[int, typer.Option(min=0, help="Episodes shown as best, as median and as worst.")] = 4,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the results in OUTPUT.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the results in OUTPUT.")] = False,
-    kind: options.Kind = "auto",
-    year: options.Year = None,
-    coco_split: options.CocoSplit = "interleaved",
-    test_classes: options.TestClasses = None,
-    class_folds: options.ClassFolds = None,
-    split_seed: options.SplitSeed = 0,
 ) -> None:
     """Measure a method on a dataset: mIoU and FB-IoU as the literature defines them.
 
@@ -65,10 +62,10 @@ def evaluate(
     options.refuse_to_replace(path, *((output / name for name in _OTHERS) if parts == 1 else ()), allowed=resume or force)
     check_method(method, weights, device, precision)
     fold_numbers = None if folds is None else options.numbers("--folds", folds)
-    dataset = options.open_data(data, kind, year, coco_split, test_classes, class_folds, split_seed)
+    opened = dataset()
     with options.progress_bar("reading masks") as progress:
         job = prepare(
-            dataset,
+            opened,
             protocol=_protocol(protocol, order, smallest, drop_novel, seeds),
             split=split,
             folds=fold_numbers,

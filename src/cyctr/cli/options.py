@@ -1,7 +1,9 @@
 """Options that several commands share, and how their text becomes values."""
 
-from collections.abc import Iterator, Sequence
+import inspect
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,43 +14,74 @@ from cyctr.errors import ConfigError
 if TYPE_CHECKING:
     from cyctr.data.dataset import Dataset, Progress
 
-DATA = "Data"
-Data = Annotated[str, typer.Option("--data", help="The dataset's folder, or 'synthetic'.")]
-Kind = Annotated[
-    str,
-    typer.Option("--kind", help="'auto' looks at the layout; or pascal, coco, fss, folder, synthetic.", rich_help_panel=DATA),
-]
-Year = Annotated[int | None, typer.Option("--year", help="COCO: 2014 or 2017, where both are there.", rich_help_panel=DATA)]
-CocoSplit = Annotated[
-    str, typer.Option("--coco-split", help="COCO: 'interleaved' (the usual) or 'contiguous' classes.", rich_help_panel=DATA)
-]
-TestClasses = Annotated[
-    str | None,
-    typer.Option("--test-classes", help="Own folder: names of the classes to test, as cup,plate.", rich_help_panel=DATA),
-]
-ClassFolds = Annotated[
-    int | None,
-    typer.Option("--class-folds", help="Own folder: split the classes into this many folds by chance.", rich_help_panel=DATA),
-]
-SplitSeed = Annotated[int, typer.Option("--split-seed", help="Own folder: the chance of --class-folds.", rich_help_panel=DATA)]
+_PANEL = "Data"
 
 
 def open_data(
-    data: str, kind: str, year: int | None, coco_split: str, test_classes: str | None, class_folds: int | None, split_seed: int
+    data: Annotated[str, typer.Option("--data", help="The dataset's folder, or 'synthetic'.")],
+    kind: Annotated[
+        str,
+        typer.Option(
+            "--kind", help="'auto' looks at the layout; or pascal, coco, fss, folder, synthetic.", rich_help_panel=_PANEL
+        ),
+    ] = "auto",
+    year: Annotated[
+        int | None, typer.Option("--year", help="COCO: 2014 or 2017, where both are there.", rich_help_panel=_PANEL)
+    ] = None,
+    coco_split: Annotated[
+        str,
+        typer.Option("--coco-split", help="COCO: 'interleaved' (the usual) or 'contiguous' classes.", rich_help_panel=_PANEL),
+    ] = "interleaved",
+    test_classes: Annotated[
+        str | None,
+        typer.Option("--test-classes", help="Own folder: names of the classes to test, as cup,plate.", rich_help_panel=_PANEL),
+    ] = None,
+    class_folds: Annotated[
+        int | None,
+        typer.Option(
+            "--class-folds", help="Own folder: split the classes into this many folds by chance.", rich_help_panel=_PANEL
+        ),
+    ] = None,
+    split_seed: Annotated[
+        int, typer.Option("--split-seed", help="Own folder: the chance of --class-folds.", rich_help_panel=_PANEL)
+    ] = 0,
 ) -> "Dataset":
     """The dataset that these options name."""
     from cyctr.data.opening import open_dataset
 
     names = None if test_classes is None else [name.strip() for name in test_classes.split(",") if name.strip()]
     return open_dataset(
-        Path(data),
-        kind,
-        year=year,
-        coco_split=coco_split,
-        test_classes=names,
-        folds=class_folds,
-        split_seed=split_seed,
+        Path(data), kind, year=year, coco_split=coco_split, test_classes=names, folds=class_folds, split_seed=split_seed
     )
+
+
+def takes_data(positional: bool = False) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of `open_data` in place of its parameter `dataset`, a function that opens the dataset.
+
+    Args:
+        positional: the folder is an argument, not the option --data.
+    """
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        shared = dict(inspect.signature(open_data).parameters)
+        first = shared["data"]
+        if positional:
+            argument = typer.Argument(metavar="DATA", help="The dataset's folder, or 'synthetic'.")
+            first = first.replace(annotation=Annotated[str, argument])
+        own = [parameter for name, parameter in inspect.signature(command).parameters.items() if name != "dataset"]
+        rest = [parameter for name, parameter in shared.items() if name != "data"]
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            chosen = {name: given.pop(name) for name in shared}
+            command(dataset=partial(open_data, **chosen), **given)
+
+        every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (first, *own, *rest)]
+        run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
+        return run
+
+    return decorate
 
 
 def numbers(option: str, text: str, lowest: int = 0) -> list[int]:
