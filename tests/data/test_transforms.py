@@ -312,7 +312,7 @@ def changed(image, label, settings, key, anchor, size=64):
     shape = (label.shape[0], label.shape[1])
     change = draw_augmentation(config, Stream(*key), shape, anchor)
     drawn = Drawn(config, Stream(*key), shape, anchor)
-    images, labels = warp(image[None], label[None], torch.tensor([change.matrix], dtype=torch.float64), size)
+    images, labels = warp(image[None], label[None], change.matrix[None], size)
     return images[0], labels[0], change, drawn
 
 
@@ -345,7 +345,9 @@ def test_a_crop_equals_a_slow_reading_of_every_pixel(number):
     size = [(40, 50), (20, 90), (70, 15), (33, 33)][number % 4]
     image, label = noise(*size, number), blobs(*size, number)
     crop, marks, change, _ = changed(image, label, WILD, ("slow", number), (size[1] / 3, size[0] / 2), size=32)
-    colours, expected, margin = slow_warp(image.permute(1, 2, 0).numpy().astype(float), label.numpy(), change.matrix, 32)
+    colours, expected, margin = slow_warp(
+        image.permute(1, 2, 0).numpy().astype(float), label.numpy(), change.matrix.tolist(), 32
+    )
     assert np.abs(crop.permute(1, 2, 0).numpy() - colours).max() < 0.51
     clear = margin > 1e-3
     assert clear.mean() > 0.95
@@ -386,7 +388,7 @@ def test_the_matrix_leads_from_the_crop_back_to_the_image():
         drawn = Drawn(config, Stream("back", number), size, anchor)
         for point in ((0.0, 0.0), anchor, (size[1], size[0]), (3.25, 11.5)):
             x, y = drawn(*point)
-            found = [a * x + b * y + c for a, b, c in change.matrix]
+            found = [a * x + b * y + c for a, b, c in change.matrix.tolist()]
             assert found == pytest.approx(point, abs=1e-9)
         assert change.blur == drawn.blurred
 
@@ -414,7 +416,7 @@ def test_the_mask_moves_with_the_image(number):
     crop, marks, change, _ = changed(image, label, WILD, ("together", number), (50.5, 40.5), size=70)
     shown = torch.tensor([0, 1, 255])[crop.int().argmax(0)]
     columns, rows = torch.meshgrid(torch.arange(70) + 0.5, torch.arange(70) + 0.5, indexing="xy")
-    x, y = (a * columns + b * rows + c for a, b, c in change.matrix)
+    x, y = (a * columns + b * rows + c for a, b, c in change.matrix.tolist())
     inside = (x > 1) & (x < 109) & (y > 1) & (y < 79)
     plain = inside & (crop.amax(0) == 240)  # all of the neighbours agree there
     assert plain.sum() > 500
@@ -457,8 +459,8 @@ def test_every_crop_inside_the_image_is_equally_likely():
     lefts = []
     for number in range(3000):
         change = draw_augmentation(config, Stream("where", number), (20, 24), (12.5, 10.5))
-        lefts.append(round(change.matrix[0][2]))
-        assert change.matrix[1][2] == pytest.approx(0)
+        lefts.append(round(change.matrix[0, 2].item()))
+        assert change.matrix[1, 2].item() == pytest.approx(0)
     shares = np.bincount(lefts, minlength=5) / 3000
     assert np.allclose(shares, [1 / 8, 1 / 4, 1 / 4, 1 / 4, 1 / 8], atol=0.03)  # rounded to whole pixels
 
@@ -495,7 +497,7 @@ def test_the_pixel_of_the_anchor_is_in_every_crop_and_keeps_its_label():
 def test_augmentations_fill_their_ranges():
     config = AugmentationConfig(size=64, scale=(0.8, 1.25), rotation=20.0, blur=0.3, flip=0.25)
     changes = [draw_augmentation(config, Stream("ranges", number), (80, 80), (40.0, 40.0)) for number in range(2000)]
-    matrices = np.array([change.matrix for change in changes])[:, :, :2]
+    matrices = np.array([change.matrix.tolist() for change in changes])[:, :, :2]
     areas = np.linalg.det(matrices)
     scales = np.abs(areas) ** -0.5
     angles = np.degrees(np.arcsin(-matrices[:, 1, 0] * scales))
@@ -514,7 +516,7 @@ def batch_of_three():
         [blobs(*size, seed=i) for i, size in enumerate(sizes)],
     )
     matrices = torch.tensor(
-        [draw_augmentation(config, Stream("three", i), size, (20.5, 20.5)).matrix for i, size in enumerate(sizes)],
+        [draw_augmentation(config, Stream("three", i), size, (20.5, 20.5)).matrix.tolist() for i, size in enumerate(sizes)],
         dtype=torch.float64,
     )
     return images, labels, matrices

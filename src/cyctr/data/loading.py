@@ -185,8 +185,7 @@ class TrainingEpisodes:
         row, column = marked[stream.below(len(marked))].tolist()
         size = (label.shape[-2], label.shape[-1])
         change = draw_augmentation(self.config, stream, size, (column + 0.5, row + 0.5))
-        matrix = torch.tensor([change.matrix], dtype=torch.float64)
-        images, labels = warp(image[None], label[None], matrix, self.config.size)
+        images, labels = warp(image[None], label[None], change.matrix[None], self.config.size)
         return (blur(images) if change.blur else images)[0], labels[0]
 
 

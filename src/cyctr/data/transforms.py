@@ -3,7 +3,6 @@
 Positions are continuous: pixel i covers i to i + 1, its centre is i + 0.5.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -75,56 +74,62 @@ class Augmentation:
     """One random change of an image: where each pixel of the crop comes from, and whether it is blurred.
 
     Attributes:
-        matrix: two rows of three: (x, y, 1) in the crop -> (x, y) in the image.
+        matrix: (2, 3) float64: (x, y, 1) in the crop -> (x, y) in the image.
         blur: whether to blur.
     """
 
-    matrix: tuple[tuple[float, float, float], tuple[float, float, float]]
+    matrix: Tensor
     blur: bool
 
 
 def draw_augmentation(config: AugmentationConfig, stream: Stream, size: Size, anchor: tuple[float, float]) -> Augmentation:
-    """A scale, rotation and flip about the image's centre, and a crop that holds the anchor.
+    """A change drawn from a stream; see `augmentation_matrices`.
 
     Args:
         config: the ranges.
         stream: where the numbers come from.
         size: (height, width) of the image.
-        anchor: (x, y) in the image, on the object: whatever is cut away, it stays.
+        anchor: (x, y) in the image.
     """
-    scale = stream.uniform(*config.scale)
-    angle = math.radians(stream.uniform(-config.rotation, config.rotation))
-    mirror = -1.0 if stream.uniform() < config.flip else 1.0
-    blur = stream.uniform() < config.blur
-    across, down = stream.uniform(), stream.uniform()
-
-    centre = (size[1] / 2, size[0] / 2)
-    cos, sin = math.cos(angle), math.sin(angle)
-    x, y = mirror * (anchor[0] - centre[0]), anchor[1] - centre[1]
-    landed = (cos * x - sin * y, sin * x + cos * y)  # the anchor, turned, about the centre
-    # the crop's corner relative to the scaled image's centre
-    left, top = (
-        _corner(side * scale, config.size, place, at * scale)
-        for side, place, at in ((size[1], across, landed[0]), (size[0], down, landed[1]))
-    )
-    # crop -> image: move to the centre, turn back, scale back, mirror
-    row_x = (mirror * cos / scale, mirror * sin / scale)
-    row_y = (-sin / scale, cos / scale)
-    return Augmentation(
-        (
-            (*row_x, centre[0] + row_x[0] * left + row_x[1] * top),
-            (*row_y, centre[1] + row_y[0] * left + row_y[1] * top),
-        ),
-        blur,
-    )
+    chance = torch.tensor([[stream.uniform() for _ in range(CHANCES)]], dtype=torch.float64)
+    matrices = augmentation_matrices(config, chance, torch.tensor([size]), torch.tensor([anchor], dtype=torch.float64))
+    return Augmentation(matrices[0], bool(chance[0, BLUR] < config.blur))
 
 
-def _corner(extent: float, size: int, place: float, anchor: float) -> float:
-    """Where a crop begins, from the centre on: anywhere inside the image, or around it where it is smaller."""
-    spare = extent - size
-    corner = -extent / 2 + (place * spare if spare > 0 else spare / 2)
-    pixel = min(max(round(anchor - corner - 0.5), 0), size - 1)
-    return anchor - pixel - 0.5  # the anchor on the middle of a pixel: however small the object, its label is read there
+CHANCES, BLUR = 6, 3
+"""Random numbers in [0, 1) that one change takes: scale, rotation, flip, blur, crop across and down."""
+
+
+def augmentation_matrices(config: AugmentationConfig, chance: Tensor, sizes: Tensor, anchors: Tensor) -> Tensor:
+    """Scales, turns and flips about the images' centres, and crops that hold the anchors.
+
+    Args:
+        config: the ranges.
+        chance: (B, 6) float64 in [0, 1).
+        sizes: (B, 2) height and width of each image.
+        anchors: (B, 2) the (x, y) of a point on each object. Whatever is cut away, it stays, and lands on the middle of a
+            pixel: however small the object, its label is read there.
+
+    Returns:
+        (B, 2, 3) float64: (x, y, 1) in the crop -> (x, y) in the image.
+    """
+    low, high = config.scale
+    scale = low + (high - low) * chance[:, 0]
+    angle = torch.deg2rad(config.rotation * (2 * chance[:, 1] - 1))
+    mirror = torch.where(chance[:, 2] < config.flip, -1.0, 1.0).to(chance)
+    cos, sin = angle.cos(), angle.sin()
+    # crop -> image: scale back, turn back, mirror, and move so that the anchor is where it was
+    back = torch.stack([mirror * cos, mirror * sin, -sin, cos], -1).view(-1, 2, 2) / scale[:, None, None]
+
+    extent = sizes.flip(-1) * scale[:, None]  # (B, 2) of the scaled image across and down
+    x, y = (anchors - sizes.flip(-1) / 2).unbind(-1)
+    x = mirror * x
+    offset = torch.stack([cos * x - sin * y, sin * x + cos * y], -1) * scale[:, None]  # the anchor, seen from the centre
+    spare = extent - config.size
+    corner = -extent / 2 + torch.where(spare > 0, chance[:, 4:] * spare, spare / 2)  # inside, or around a smaller image
+    pixel = (offset - corner - 0.5).round().clamp(0, config.size - 1)  # of the crop, where the anchor lands
+    shift = anchors - (back @ (pixel + 0.5)[..., None])[..., 0]
+    return torch.cat([back, shift[..., None]], -1)
 
 
 def warp(images: Tensor, labels: Tensor, matrices: Tensor, size: int, sources: Tensor | None = None) -> tuple[Tensor, Tensor]:
