@@ -88,21 +88,19 @@ def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> 
     return dict(sorted(found.items()))
 
 
-def write_values(path: Path, values: NDArray[np.uint8], palette: bool = True) -> None:
-    """Writes (H, W) class numbers as a PNG, whole or not at all.
+def write_values(path: Path, values: NDArray[np.uint8]) -> None:
+    """Writes (H, W) class numbers as a PNG in the colours of VOC, whole or not at all.
 
     Args:
         path: ends in .png; its folder is made if need be, and a file that is there is replaced.
         values: what `read_values` gives back.
-        palette: shows them in the colours of VOC; else they are stored as grey.
     """
     if path.suffix.lower() != ".png":
         raise DataError(f"{path}: masks are written as PNG, which keeps every value; end the name in .png")
     if values.dtype != np.uint8 or values.ndim != 2 or values.size == 0:
         raise DataError(f"{path}: cannot hold {values.dtype} of shape {values.shape}; expected uint8 of shape (H, W)")
     image = Image.fromarray(values)
-    if palette:
-        image.putpalette(voc_palette())  # turns grey values into indices
+    image.putpalette(voc_palette())  # turns grey values into indices
     content = io.BytesIO()
     image.save(content, "PNG", optimize=True)
     try:

@@ -138,7 +138,7 @@ def test_all_problems_of_a_coco_file_are_listed_at_once(root):
     (root / "images" / "a.png").unlink()
     truncate(root / "images" / "b.png")
     picture(root / "images" / "c.png", (5, 5))
-    assert where(root, check(root))[:3] == ["images/a.png", "images/c.png", "images/b.png"]
+    assert where(root, check(root))[:3] == ["images/a.png", "images/b.png", "images/c.png"]
 
 
 def test_a_split_without_images_is_not_also_said_to_lack_every_class(root):

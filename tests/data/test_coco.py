@@ -12,9 +12,10 @@ from pycocotools import mask as drawing
 from skimage.draw import polygon2mask
 from skimage.morphology import dilation, erosion
 
+from cyctr.data.check import check
 from cyctr.data.coco import CLASSES, open_coco, open_coco_json
 from cyctr.data.index import Index
-from cyctr.errors import DataError
+from cyctr.errors import ConfigError, DataError
 
 MISSING_IDS = {12, 26, 29, 30, 45, 66, 68, 69, 71, 83}
 CATEGORY_IDS = [number for number in range(1, 91) if number not in MISSING_IDS]
@@ -270,16 +271,16 @@ def test_of_two_years_one_must_be_chosen(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("arguments", "error", "message"),
     [
-        ({"year": 2014}, "annotations: holds no instances_train2014.json or .* unpack annotations_trainval2014.zip"),
-        ({"year": 2015}, "year is 2015; COCO has 2014 and 2017"),
-        ({"split": "random"}, "split is 'random'; expected interleaved or contiguous"),
+        ({"year": 2014}, DataError, "annotations: holds no instances_train2014.json or .* unpack annotations_trainval2014.zip"),
+        ({"year": 2015}, ConfigError, "year is 2015; COCO has 2014 and 2017"),
+        ({"split": "random"}, ConfigError, "split is 'random'; expected interleaved or contiguous"),
     ],
 )
-def test_a_year_or_split_that_is_not_there_is_refused(tmp_path, arguments, message):
+def test_a_year_or_split_that_is_not_there_is_refused(tmp_path, arguments, error, message):
     write_coco(tmp_path)
-    with pytest.raises(DataError, match=message):
+    with pytest.raises(error, match=message):
         open_coco(tmp_path, **arguments)
 
 
@@ -354,7 +355,7 @@ def test_a_damaged_cache_is_drawn_again_with_a_warning(tmp_path, damage):
     whole = own(tmp_path, *images).index()
     (kept,) = (tmp_path / "cache" / "coco").iterdir()
     kept.write_bytes(damage(kept.read_bytes()))
-    with pytest.warns(UserWarning, match=r"own-\w+.npz: the kept masks cannot be read \(damaged\), so they are drawn again"):
+    with pytest.warns(UserWarning, match=r"own-\w+.npz: the kept index cannot be read \(damaged\), so it is built again"):
         again = own(tmp_path, *images).index()
     assert_equal(again, whole)
     assert_equal(own(tmp_path, *images).index(), whole)
@@ -373,7 +374,7 @@ def test_a_flipped_byte_in_the_cache_never_changes_a_label(tmp_path, recwarn):
 def test_without_a_place_for_the_cache_there_is_a_warning(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "file"))
-    with pytest.warns(UserWarning, match="the drawn masks cannot be kept .* set CYCTR_CACHE") as warned:
+    with pytest.warns(UserWarning, match="the index cannot be kept .* set CYCTR_CACHE") as warned:
         pool = own(tmp_path, [image(1, "a.png", 8, 8)], [mark(1, 1, 2, [rectangle(0, 0, 2, 2)])])
     assert len(warned) == 1
     assert pool.index().pixels.tolist() == [4]
@@ -570,16 +571,15 @@ def test_an_image_of_another_size_is_refused_where_it_is_read(tmp_path):
         pool.image(0)
 
 
-def test_a_scan_finds_images_of_another_size_and_damaged_ones(tmp_path, problems):
-    images = [image(n, f"{name}.png", 5, 6) for n, name in enumerate("abc")]
-    pool = own(tmp_path, images, [mark(n, n, 2, GOOD) for n in range(3)])
+def test_a_check_finds_images_of_another_size_and_damaged_ones(tmp_path):
+    images = [image(n, f"{name}.png", 5, 6) for n, name in enumerate("abcde")]
+    own(tmp_path, images, [mark(n, n, (2, 7)[n % 2], GOOD) for n in range(5)])
     Image.new("RGB", (5, 6)).save(tmp_path / "images" / "a.png")
     (tmp_path / "images" / "b.png").write_bytes(b"no image")
-    index = pool.index(complain=problems.append)
-    assert index.image.tolist() == [2] and index.sizes.tolist() == [[0, 0], [0, 0], [5, 6]]
+    report = check(tmp_path)
     with pytest.raises(DataError, match=MISMATCH):
-        raise DataError(problems[0])
-    assert len(problems) == 2 and "b.png" in problems[1]
+        raise DataError(report.problems[0])
+    assert len(report.problems) == 2 and "b.png" in report.problems[1]
 
 
 def test_a_scan_of_sound_data_gives_the_same_index(tmp_path, problems):
@@ -595,9 +595,9 @@ def test_a_scan_of_coco_hears_of_the_json_and_the_images_once(tmp_path, problems
     Image.new("RGB", (5, 5)).save(root / "train2017" / "train_000000000004.jpg")
     pool = open_coco(root, complain=problems.append).pool("train")
     pool.index(complain=problems.append)
-    assert len(problems) == 2
-    assert "no such file" in problems[0] and "image is 5 x 5" in problems[1]
-    assert len(pool.keys) == 1 and len(problems) == 2
+    assert len(pool.keys) == len(problems) == 1 and "no such file" in problems[0]
+    told = check(root).problems
+    assert [sum(words in problem for problem in told) for words in ("no such file", "image is 5 x 5")] == [1, 1]
 
 
 def test_without_pycocotools_one_line_says_how_to_get_it(tmp_path, monkeypatch):

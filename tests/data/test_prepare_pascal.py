@@ -16,7 +16,7 @@ from scipy.sparse import csc_matrix
 
 from cyctr import cli, compat
 from cyctr.data import prepare_pascal as module
-from cyctr.data.prepare_pascal import Fate, Files, bundled_list, prepare_pascal, read_sbd_mask
+from cyctr.data.prepare_pascal import Fate, bundled_list, prepare_pascal, read_sbd_mask
 from cyctr.errors import DataError
 from cyctr.imaging import write_values
 
@@ -27,6 +27,9 @@ BUNDLED = ["2008_000015", "2007_000032", "2007_000039"]  # as in the real one: S
 ONLY_SBD = ("2008_000008", "2008_000015")
 UNUSED = "2009_000001"
 EVERY_LIST = {"train", "val", "train_aug_5953", "train_aug"}
+NO_IMAGE, NO_MASK = "ids in the lists without image", "ids in the lists without mask"
+FROM_SBD = "ids in VOC's lists without VOC's mask (SBD's is in its place)"
+UNREADABLE = "ids with an unreadable file"
 
 
 def values_of(seed, highest=20, border=False):
@@ -143,6 +146,12 @@ def snapshot(folder):
     return {path.relative_to(folder): (path.read_bytes(), path.lstat().st_mtime_ns, path.lstat().st_ino) for path in files}
 
 
+def fates(written=0, kept=0, left=0, copied=0):
+    """How many files met each fate, those that none met left out."""
+    counts = {Fate.WRITTEN: written, Fate.KEPT: kept, Fate.LEFT: left, Fate.COPIED: copied}
+    return {fate: count for fate, count in counts.items() if count}
+
+
 def damage(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -154,7 +163,7 @@ def test_every_mask_has_the_values_of_voc_where_voc_has_one_and_of_sbd_otherwise
     for name, path in files.items():
         np.testing.assert_array_equal(read_png(path), EXPECTED[name], strict=True)
     assert (report.voc_masks, report.sbd_masks) == (len(VOC_VALUES), len(ONLY_SBD))
-    assert report.masks == Files(len(EXPECTED), 0, ())
+    assert (report.masks, report.left) == (fates(written=len(EXPECTED)), {})
 
 
 def test_masks_are_written_in_vocs_colours(voc, sbd):
@@ -172,13 +181,13 @@ def test_the_lists_are_those_of_the_protocol(voc, sbd):
     assert read_ids(voc, "train_aug_5953") == BUNDLED
     union = {*TRAIN, *SBD_TRAIN, *SBD_VAL} - set(VAL)
     assert read_ids(voc, "train_aug") == sorted(union)
-    assert {name: entry.size for name, entry in report.lists.items()} == {
+    assert {name: size for name, (size, _) in report.lists.items()} == {
         "train": 2,
         "val": 2,
         "train_aug_5953": 3,
         "train_aug": len(union),
     }
-    assert {name: entry.fate for name, entry in report.lists.items()} == {
+    assert {name: fate for name, (_, fate) in report.lists.items()} == {
         "train": Fate.KEPT,
         "val": Fate.KEPT,
         "train_aug_5953": Fate.WRITTEN,
@@ -197,8 +206,8 @@ def test_the_bundled_list_begins_with_the_train_noval_whose_checksum_torchvision
 def test_a_complete_folder_has_no_problems_and_counts_images_nobody_labelled(voc, sbd):
     report = prepare_pascal(voc, sbd)
     assert report.problems == {}
-    assert (report.images, report.images_without_mask) == (len(EXPECTED) + 1, 1)
-    assert report.links == Files(0, 0, ())
+    assert (report.images, report.unlabelled) == (len(EXPECTED) + 1, 1)
+    assert report.links == {}
 
 
 @pytest.mark.parametrize("above", [".", "..", "../.."], ids=["itself", "one above", "two above"])
@@ -213,17 +222,17 @@ def test_a_second_run_writes_nothing(voc, sbd):
     before = snapshot(voc)
     report = prepare_pascal(voc, sbd)
     assert snapshot(voc) == before
-    assert report.masks == Files(0, len(EXPECTED), ())
-    assert {entry.fate for entry in report.lists.values()} == {Fate.KEPT}
+    assert report.masks == fates(kept=len(EXPECTED))
+    assert {fate for _, fate in report.lists.values()} == {Fate.KEPT}
 
 
 def test_a_run_that_was_stopped_is_taken_up(voc, sbd, monkeypatch):
     calls = iter(range(len(EXPECTED)))
 
-    def stop_at_the_third(path, values, palette):
+    def stop_at_the_third(path, values):
         if next(calls) >= 2:
             raise KeyboardInterrupt
-        write_values(path, values, palette)
+        write_values(path, values)
 
     monkeypatch.setattr(module, "write_values", stop_at_the_third)
     with pytest.raises(KeyboardInterrupt):
@@ -232,7 +241,7 @@ def test_a_run_that_was_stopped_is_taken_up(voc, sbd, monkeypatch):
     monkeypatch.setattr(module, "write_values", write_values)
     report = prepare_pascal(voc, sbd)
     assert report.problems == {}
-    assert report.masks == Files(len(EXPECTED) - 2, 2, ())
+    assert report.masks == fates(len(EXPECTED) - 2, 2)
     assert mask_files(voc).keys() == EXPECTED.keys()
 
 
@@ -242,7 +251,7 @@ def test_a_mask_with_the_same_values_in_another_kind_of_png_is_kept(voc, sbd):
     save_png(path, EXPECTED["2008_000008"], mode="L")
     before = path.read_bytes()
     report = prepare_pascal(voc, sbd)
-    assert report.masks == Files(len(EXPECTED) - 1, 1, ())
+    assert report.masks == fates(len(EXPECTED) - 1, 1)
     assert path.read_bytes() == before
 
 
@@ -257,11 +266,11 @@ def test_a_mask_that_differs_is_left_and_named_unless_forced(theirs, voc, sbd):
     before = path.read_bytes()
     report = prepare_pascal(voc, sbd)
     assert path.read_bytes() == before
-    assert report.masks == Files(len(EXPECTED) - 1, 0, ("2007_000032",))
+    assert (report.masks, report.left) == (fates(len(EXPECTED) - 1, left=1), {"masks": ["2007_000032"]})
     assert report.problems == {}
 
     report = prepare_pascal(voc, sbd, force=True)
-    assert report.masks == Files(1, len(EXPECTED) - 1, ())
+    assert (report.masks, report.left) == (fates(1, len(EXPECTED) - 1), {})
     np.testing.assert_array_equal(read_png(path), EXPECTED["2007_000032"])
 
 
@@ -269,16 +278,16 @@ def test_a_mask_that_differs_is_left_and_named_unless_forced(theirs, voc, sbd):
 def test_a_list_that_differs_is_left_and_named_unless_forced(theirs, voc, sbd):
     path = voc / "ImageSets" / "Segmentation" / "train_aug_5953.txt"
     save_list(path, theirs)
-    entry = prepare_pascal(voc, sbd).lists["train_aug_5953"]
-    assert (entry.fate, entry.size, path.read_text().split()) == (Fate.LEFT, len(theirs), theirs)
-    entry = prepare_pascal(voc, sbd, force=True).lists["train_aug_5953"]
-    assert (entry.fate, entry.size, path.read_text().split()) == (Fate.WRITTEN, len(BUNDLED), BUNDLED)
+    size, fate = prepare_pascal(voc, sbd).lists["train_aug_5953"]
+    assert (fate, size, path.read_text().split()) == (Fate.LEFT, len(theirs), theirs)
+    size, fate = prepare_pascal(voc, sbd, force=True).lists["train_aug_5953"]
+    assert (fate, size, path.read_text().split()) == (Fate.WRITTEN, len(BUNDLED), BUNDLED)
 
 
 def test_force_replaces_nothing_that_is_as_it_should_be(voc, sbd):
     prepare_pascal(voc, sbd)
     before = snapshot(voc)
-    assert prepare_pascal(voc, sbd, force=True).masks.written == 0
+    assert prepare_pascal(voc, sbd, force=True).masks == fates(kept=len(EXPECTED))
     assert snapshot(voc) == before
 
 
@@ -294,13 +303,13 @@ def test_elsewhere_the_images_are_links(voc, sbd, tmp_path):
     links = sorted((output / "JPEGImages").iterdir())
     assert [path.stem for path in links] == sorted(EXPECTED)
     assert all(path.is_symlink() and path.samefile(voc / "JPEGImages" / path.name) for path in links)
-    assert (report.links, report.copied) == (Files(len(EXPECTED), 0, ()), 0)
+    assert report.links == fates(written=len(EXPECTED))
     assert {path.stem for path in (output / "ImageSets" / "Segmentation").iterdir()} == EVERY_LIST
     assert mask_files(output).keys() == EXPECTED.keys()
     assert not (voc / "SegmentationClassAug").exists()
 
     before = snapshot(output)
-    assert prepare_pascal(voc, sbd, output).links == Files(0, len(EXPECTED), ())
+    assert prepare_pascal(voc, sbd, output).links == fates(kept=len(EXPECTED))
     assert snapshot(output) == before
 
 
@@ -310,11 +319,11 @@ def test_where_links_cannot_be_made_the_images_are_copied(voc, sbd, tmp_path, mo
 
     monkeypatch.setattr(Path, "symlink_to", refuse)
     report = prepare_pascal(voc, sbd, tmp_path / "out")
-    assert report.copied == report.links.written == len(EXPECTED)
+    assert report.links == fates(copied=len(EXPECTED))
     for path in (tmp_path / "out" / "JPEGImages").iterdir():
         assert not path.is_symlink()
         assert path.read_bytes() == (voc / "JPEGImages" / path.name).read_bytes()
-    assert prepare_pascal(voc, sbd, tmp_path / "out").links == Files(0, len(EXPECTED), ())
+    assert prepare_pascal(voc, sbd, tmp_path / "out").links == fates(kept=len(EXPECTED))
 
 
 def test_an_image_that_differs_is_left_and_named_unless_forced(voc, sbd, tmp_path):
@@ -323,9 +332,10 @@ def test_an_image_that_differs_is_left_and_named_unless_forced(voc, sbd, tmp_pat
     (images / "2007_000032.jpg").write_text("mine")
     (images / "2007_000039.jpg").symlink_to(tmp_path / "gone.jpg")
     report = prepare_pascal(voc, sbd, tmp_path / "out")
-    assert report.links == Files(len(EXPECTED) - 2, 0, ("2007_000032", "2007_000039"))
+    assert report.links == fates(len(EXPECTED) - 2, left=2)
+    assert report.left == {"images": ["2007_000032", "2007_000039"]}
     assert (images / "2007_000032.jpg").read_text() == "mine"
-    assert prepare_pascal(voc, sbd, tmp_path / "out", force=True).links == Files(2, len(EXPECTED) - 2, ())
+    assert prepare_pascal(voc, sbd, tmp_path / "out", force=True).links == fates(2, len(EXPECTED) - 2)
     assert (images / "2007_000032.jpg").samefile(voc / "JPEGImages" / "2007_000032.jpg")
     assert (images / "2007_000039.jpg").samefile(voc / "JPEGImages" / "2007_000039.jpg")
 
@@ -334,13 +344,13 @@ def test_an_image_that_is_there_in_another_format_gets_no_second_file(voc, sbd, 
     images = tmp_path / "out" / "JPEGImages"
     images.mkdir(parents=True)
     Image.new("RGB", (WIDTH, HEIGHT)).save(images / "2007_000032.png")
-    assert prepare_pascal(voc, sbd, tmp_path / "out").links == Files(len(EXPECTED) - 1, 1, ())
+    assert prepare_pascal(voc, sbd, tmp_path / "out").links == fates(len(EXPECTED) - 1, 1)
     assert [path.name for path in images.glob("2007_000032.*")] == ["2007_000032.png"]
 
 
 def test_vocs_own_folder_as_output_gains_no_links(voc, sbd):
     report = prepare_pascal(voc, sbd, voc.parent / "VOC2012" / ".." / "VOC2012")
-    assert report.links == Files(0, 0, ())
+    assert report.links == {}
     assert not any(path.is_symlink() for path in (voc / "JPEGImages").iterdir())
 
 
@@ -349,17 +359,18 @@ def test_files_that_cannot_be_read_are_named_and_the_rest_is_done(voc, sbd):
     savemat(sbd / "cls" / "2008_000015.mat", {"GTinst": np.zeros(3)})
     damage(voc / "SegmentationClass" / "2007_000032.png")
     report = prepare_pascal(voc, sbd)
-    assert report.unreadable.keys() == {"2008_000008", "2008_000015", "2007_000032"}
-    assert all(str(sbd / "cls" / f"{name}.mat") in report.unreadable[name] for name in ONLY_SBD)
-    assert report.masks_missing == ("2007_000032", *ONLY_SBD)
-    assert mask_files(voc).keys() == EXPECTED.keys() - report.unreadable.keys()
+    first, *rest = report.problems[UNREADABLE]
+    assert first.startswith("2007_000032 (")
+    assert all(line.startswith(f"{name} ({sbd / 'cls' / name}.mat: ") for name, line in zip(ONLY_SBD, rest, strict=True))
+    assert report.problems[NO_MASK] == ["2007_000032", *ONLY_SBD]
+    assert mask_files(voc).keys() == EXPECTED.keys() - {"2007_000032", *ONLY_SBD}
 
 
 def test_an_image_that_cannot_be_read_is_named(voc, sbd):
     (voc / "JPEGImages" / "2008_000008.jpg").write_text("no picture")
     report = prepare_pascal(voc, sbd)
-    assert report.unreadable.keys() == {"2008_000008"}
-    assert "JPEGImages" in report.unreadable["2008_000008"]
+    (line,) = report.problems[UNREADABLE]
+    assert line.startswith(f"2008_000008 ({voc / 'JPEGImages' / '2008_000008.jpg'}: ")
 
 
 @pytest.mark.parametrize("shape", [(WIDTH, HEIGHT), (HEIGHT, WIDTH + 1)], ids=["turned", "wider"])
@@ -367,7 +378,7 @@ def test_a_mask_of_another_size_than_its_image_is_named_and_not_written(shape, v
     save_mat(sbd / "cls" / "2008_000008.mat", np.ones(shape, np.uint8))
     report = prepare_pascal(voc, sbd)
     size = f"mask is {shape[0]} x {shape[1]}, image is {HEIGHT} x {WIDTH}, height x width"
-    assert report.other_size == {"2008_000008": size}
+    assert report.problems["masks of another size than the image"] == [f"2008_000008 ({size})"]
     assert "2008_000008" not in mask_files(voc)
 
 
@@ -376,7 +387,7 @@ def test_values_that_mean_nothing_are_named_and_not_written(voc, sbd):
     strange[2, 3], strange[4, 4] = 21, 254
     save_mat(sbd / "cls" / "2008_000008.mat", strange)
     report = prepare_pascal(voc, sbd)
-    assert report.other_values == {"2008_000008": "21, 254; expected 0 to 20, and 255"}
+    assert report.problems["masks with strange values"] == ["2008_000008 (21, 254; expected 0 to 20, and 255)"]
     assert "2008_000008" not in mask_files(voc)
 
 
@@ -384,15 +395,14 @@ def test_ids_without_image_or_mask_are_named(voc, sbd):
     (voc / "JPEGImages" / "2008_000015.jpg").unlink()
     (sbd / "cls" / "2008_000008.mat").unlink()
     report = prepare_pascal(voc, sbd)
-    assert report.images_missing == ("2008_000015",)
-    assert report.masks_missing == ("2008_000008",)
+    assert report.problems == {NO_IMAGE: ["2008_000015"], NO_MASK: ["2008_000008"]}
     assert "2008_000015" in mask_files(voc)
 
 
 def test_a_mask_of_sbd_in_the_place_of_vocs_is_named(voc, sbd):
     (voc / "SegmentationClass" / "2007_000042.png").unlink()
     report = prepare_pascal(voc, sbd)
-    assert report.from_sbd == ("2007_000042",)
+    assert report.problems == {FROM_SBD: ["2007_000042"]}
     np.testing.assert_array_equal(read_png(mask_files(voc)["2007_000042"]), SBD_VALUES["2007_000042"])
 
 
@@ -400,28 +410,17 @@ def test_a_mask_of_voc_from_an_earlier_run_is_not_taken_for_sbds(voc, sbd):
     prepare_pascal(voc, sbd)
     (voc / "SegmentationClass" / "2007_000042.png").unlink()
     report = prepare_pascal(voc, sbd)
-    assert (report.from_sbd, report.masks.left) == ((), ("2007_000042",))
+    assert (report.problems, report.left) == ({}, {"masks": ["2007_000042"]})
     np.testing.assert_array_equal(read_png(mask_files(voc)["2007_000042"]), VOC_VALUES["2007_000042"])
 
 
 def test_without_sbds_lists_all_but_train_aug_is_made(voc, sbd):
     (sbd / "val.txt").unlink()
     report = prepare_pascal(voc, sbd)
-    assert report.lists_missing == (sbd / "val.txt",)
-    assert report.lists["train_aug"].fate is None
+    assert report.problems == {"lists missing, so train_aug was not made": [str(sbd / "val.txt")]}
+    assert report.lists["train_aug"] == (0, Fate.MISSING)
     assert {path.stem for path in (voc / "ImageSets" / "Segmentation").iterdir()} == EVERY_LIST - {"train_aug"} | {"trainval"}
     assert mask_files(voc).keys() == EXPECTED.keys()
-
-
-@pytest.mark.parametrize("place", ["dataset", "above"])
-def test_a_train_noval_that_differs_from_the_bundled_list_is_reported(place, voc, sbd):
-    path = (sbd if place == "dataset" else sbd.parent.parent) / "train_noval.txt"
-    save_list(path, ["2008_000015"])
-    assert prepare_pascal(voc, sbd.parent.parent).noval_difference == ()
-    save_list(path, ["2008_000008"])
-    difference = ("2008_000008 (only in train_noval.txt)", "2008_000015 (not in train_noval.txt)")
-    assert prepare_pascal(voc, sbd.parent.parent).noval_difference == difference
-    assert read_ids(voc, "train_aug_5953") == BUNDLED
 
 
 def test_progress_is_told_up_to_the_end(voc, sbd):

@@ -54,28 +54,20 @@ def pascal(
 
 
 def _print(report: "Report") -> None:
-    from cyctr.data.prepare_pascal import Files
+    from cyctr.data.prepare_pascal import OFFICIAL, Fate
 
+    masks, links = report.masks, report.links
     print(f"PASCAL-5^i in {report.output}")
     print(f"  masks: {report.voc_masks:,} of VOC, {report.sbd_masks:,} more of SBD", end="")
-    print(f"; {report.masks.written:,} written, {report.masks.kept:,} already there")
-    print(f"  images: {report.images:,} of VOC, {report.images_without_mask:,} of them without mask", end="")
-    if report.links != Files(0, 0, ()):
-        linked = report.links.written - report.copied
-        print(f"; {linked:,} linked, {report.copied:,} copied, {report.links.kept:,} already there", end="")
+    print(f"; {masks[Fate.WRITTEN]:,} written, {masks[Fate.KEPT]:,} already there")
+    print(f"  images: {report.images:,} of VOC, {report.unlabelled:,} of them without mask", end="")
+    if links:
+        print(f"; {links[Fate.WRITTEN]:,} linked, {links[Fate.COPIED]:,} copied, {links[Fate.KEPT]:,} already there", end="")
     print()
-    for name, entry in report.lists.items():
-        fate = entry.fate.value if entry.fate else "not made"
-        print(f"  {name}.txt: {entry.size:,} images (official: {entry.official:,}), {fate}")
+    for name, (size, fate) in report.lists.items():
+        print(f"  {name}.txt: {size:,} images (official: {OFFICIAL[name]:,}), {fate.value}")
     left = "that differ from those already there, which were left (--force replaces them)"
-    notes = {
-        f"masks {left}": report.masks.left,
-        f"images {left}": report.links.left,
-        "differences between train_noval.txt and the list in this package, which was used": report.noval_difference,
-        **report.problems,
-    }
-    for heading, names in notes.items():
-        if names:
-            print(f"  {heading}: {len(names):,}")
-            print("".join(f"    {name}\n" for name in names[:_NAMED]), end="")
-            print(f"    and {len(names) - _NAMED:,} more\n" if len(names) > _NAMED else "", end="")
+    for heading, names in ({f"{kind} {left}": ids for kind, ids in report.left.items()} | report.problems).items():
+        print(f"  {heading}: {len(names):,}")
+        print("".join(f"    {name}\n" for name in names[:_NAMED]), end="")
+        print(f"    and {len(names) - _NAMED:,} more\n" if len(names) > _NAMED else "", end="")

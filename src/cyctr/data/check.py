@@ -1,8 +1,6 @@
 """All that is wrong with a dataset, at once, before a training stumbles over it after an hour."""
 
-import os
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +8,7 @@ from typing import Any
 from cyctr.data.dataset import Dataset, Pool, Progress
 from cyctr.data.index import Index
 from cyctr.data.opening import open_dataset, resolve
+from cyctr.data.parallel import in_threads
 from cyctr.errors import DataError
 
 _WHOLE = "all"
@@ -107,17 +106,9 @@ def _decode(pool: Pool, index: Index, progress: Progress | None, problems: dict[
             )
         return None
 
-    count = len(pool.keys)
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        try:
-            for done, problem in enumerate(workers.map(attempt, range(count)), 1):
-                if problem is not None:
-                    problems.setdefault(problem)
-                if progress is not None and (done % 16 == 0 or done == count):
-                    progress(done, count)
-        except BaseException:
-            workers.shutdown(wait=False, cancel_futures=True)
-            raise
+    for problem in in_threads(attempt, len(pool.keys), progress):
+        if problem is not None:
+            problems.setdefault(problem)
 
 
 def _judge(root: Path, split: str, counts: dict[str, int], smallest: int, problems: dict[str, None], notes: list[str]) -> None:

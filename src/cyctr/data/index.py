@@ -1,21 +1,18 @@
 """Which class covers how many pixels of which image: read from the masks once, then kept in the user's cache."""
 
 import hashlib
-import io
 import json
-import os
-import warnings
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cyctr.data.cache import cache_file, cached_arrays
+from cyctr.data.parallel import in_threads
 from cyctr.errors import DataError
-from cyctr.storage import cache_folder, write_atomically
 
 _FORMAT = 1
 Integers = NDArray[np.int64]
@@ -87,18 +84,11 @@ def survey_all(
             return error
 
     found = []
-    with ThreadPoolExecutor(os.cpu_count()) as workers:
-        try:
-            for done, result in enumerate(workers.map(attempt, range(count)), 1):
-                if isinstance(result, DataError):
-                    complain(str(result))
-                    result = Survey((0, 0), {})
-                found.append(result)
-                if progress is not None and (done % 16 == 0 or done == count):
-                    progress(done, count)
-        except BaseException:
-            workers.shutdown(wait=False, cancel_futures=True)
-            raise
+    for result in in_threads(attempt, count, progress):
+        if isinstance(result, DataError):
+            complain(str(result))
+            result = Survey((0, 0), {})
+        found.append(result)
     return Index.of(found)
 
 
@@ -116,33 +106,5 @@ def cached(name: str, key: str, build: Callable[[], Index]) -> Index:
         key: a `fingerprint` of all that the index depends on.
         build: makes it.
     """
-    path = cache_folder() / "index" / f"{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}.npz"
-    found = _read(path, key)
-    if found is not None:
-        return found
-    made = build()
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, key=np.array(key), sizes=made.sizes, image=made.image, number=made.number, pixels=made.pixels)
-    try:
-        write_atomically(path, buffer.getvalue())
-    except OSError as error:
-        warnings.warn(
-            f"{path}: the index cannot be kept ({error.strerror}), so it will be built again next time; "
-            "set CYCTR_CACHE to a folder of yours",
-            stacklevel=2,
-        )
-    return made
-
-
-def _read(path: Path, key: str) -> Index | None:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-            if str(arrays["key"]) != key:
-                return None
-            return Index(*(arrays[part].astype(np.int64) for part in ("sizes", "image", "number", "pixels")))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except Exception as error:  # numpy, zipfile and zlib meet damage with whatever they trip over
-        reason = getattr(error, "strerror", None) or "damaged"
-        warnings.warn(f"{path}: the kept index cannot be read ({reason}), so it is built again", stacklevel=3)
-        return None
+    parts = [part.name for part in fields(Index)]
+    return Index(**cached_arrays(cache_file("index", name), key, parts, lambda: asdict(build())))

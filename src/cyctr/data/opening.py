@@ -1,5 +1,6 @@
 """Any dataset by its place: which kind it is, and the options that kind takes."""
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
@@ -14,17 +15,15 @@ from cyctr.data.synthetic_pool import open_synthetic
 from cyctr.errors import ConfigError, DataError
 
 Kind = Literal["pascal", "coco", "fss", "folder", "synthetic"]
-CocoSplit = Literal["interleaved", "contiguous"]
-COCO_SPLITS: tuple[CocoSplit, ...] = get_args(CocoSplit)
 KINDS: tuple[Kind, ...] = get_args(Kind)
 AUTO = "auto"
 SYNTHETIC: Literal["synthetic"] = "synthetic"
-_OPTIONS: Mapping[str, tuple[Kind, object]] = {  # which kind an option is for, and what it is when not given
-    "year": ("coco", None),
-    "coco_split": ("coco", "interleaved"),
-    "test_classes": ("folder", None),
-    "folds": ("folder", None),
-    "split_seed": ("folder", 0),
+_TAKERS: Mapping[str, Kind] = {  # which kind an option is for
+    "year": "coco",
+    "coco_split": "coco",
+    "test_classes": "folder",
+    "folds": "folder",
+    "split_seed": "folder",
 }
 
 
@@ -51,19 +50,17 @@ def open_dataset(
         split_seed: decides how they are dealt.
         complain: told of each problem.
     """
-    split = next((known for known in COCO_SPLITS if known == coco_split), None)
-    if split is None:
-        raise ConfigError(f"coco_split is {coco_split!r}; expected {' or '.join(COCO_SPLITS)}")
     found = resolve(root, kind)
     given = {"year": year, "coco_split": coco_split, "test_classes": test_classes, "folds": folds, "split_seed": split_seed}
-    for option, (taker, usual) in _OPTIONS.items():
-        if given[option] != usual and found != taker:
+    usual = inspect.signature(open_dataset).parameters
+    for option, taker in _TAKERS.items():
+        if found != taker and given[option] != usual[option].default:
             raise ConfigError(
                 f"{option} is {given[option]!r}, but {root} is of kind {found}, and only {taker} takes it; leave it out"
             )
     openers: Mapping[Kind, Callable[[], Dataset]] = {
         "pascal": lambda: pascal.open_pascal(_voc(root) or root, complain=complain),
-        "coco": lambda: open_coco(root, year, split, complain),
+        "coco": lambda: open_coco(root, year, coco_split, complain),
         "fss": lambda: open_fss(root, complain),
         "folder": lambda: open_folder(root, test_classes, folds, split_seed, complain),
         "synthetic": open_synthetic,
@@ -101,7 +98,7 @@ def detect(root: Path) -> Kind:
 
 def _voc(root: Path) -> Path | None:
     """The VOC2012 folder: this one, or the one inside."""
-    for place in (root, root / "VOC2012", root / "VOCdevkit" / "VOC2012"):
+    for place in (root / inside for inside in pascal.PLACES):
         if (place / pascal.MASKS).is_dir() or (place / pascal.LISTS).is_dir():
             return place
     return None

@@ -14,6 +14,8 @@ CLASSES = (
 )
 SMALLEST = 2 * 32 * 32
 MASKS, IMAGES, LISTS = "SegmentationClassAug", "JPEGImages", Path("ImageSets", "Segmentation")
+PLACES = (".", "VOC2012", "VOCdevkit/VOC2012")
+"""Where VOC2012 may lie in the folder that a user names."""
 TRAIN_LIST, TEST_LIST = "train_aug_5953", "val"
 
 

@@ -80,12 +80,10 @@ class LabelledPool(FilePool):
     Attributes:
         masks: the file of each image's mask.
         values: the value of each class in the masks.
-        background: other values that may occur, and mean background.
     """
 
     masks: tuple[Path, ...]
     values: tuple[int, ...]
-    background: tuple[int, ...] = (0,)
 
     def label(self, i: int, number: int) -> Pixels:
         """(H, W) of image i: 1 where class `number` is, 255 where nobody decided, 0 elsewhere."""
@@ -97,7 +95,7 @@ class LabelledPool(FilePool):
         return {value: number for number, value in enumerate(self.values)}
 
     def _origin(self) -> tuple[tuple[object, ...], tuple[Path, ...]]:
-        return (self.values, self.background), self.masks
+        return (self.values,), self.masks
 
     def _build(self, progress: Progress | None, complain: Complain) -> Index:
         return survey_all(len(self.keys), self._survey, progress, complain)
@@ -107,7 +105,7 @@ class LabelledPool(FilePool):
         size = self._size(i, self.masks[i], values)
         counts = np.bincount(values.ravel(), minlength=256)
         present = np.flatnonzero(counts).tolist()
-        strange = [v for v in present if v not in self._numbers and v not in self.background and v != IGNORE]
+        strange = [v for v in present if v not in self._numbers and v not in (0, IGNORE)]
         if strange:
             raise DataError(
                 f"{self.masks[i]}: holds the value {strange[0]}; expected {_ranges(self.values)} for the classes, "
