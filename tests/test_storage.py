@@ -1,11 +1,12 @@
 import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cyctr.storage import cache_folder, write_atomically
+from cyctr.storage import cache_folder, locked, write_atomically
 
 
 def names(folder):
@@ -109,3 +110,17 @@ def test_an_empty_variable_counts_as_none(tmp_path, monkeypatch):
     monkeypatch.setenv("CYCTR_CACHE", "")
     monkeypatch.setenv("XDG_CACHE_HOME", "")
     assert cache_folder() == tmp_path / ".cache" / "cyctr"
+
+
+def test_a_lock_is_held_against_another_process_and_given_back(tmp_path):
+    path = tmp_path / "deep" / ".lock"
+    code = f"from pathlib import Path; from cyctr.storage import locked\nwith locked(Path({str(path)!r})) as held: print(held)"
+
+    def another() -> str:
+        return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+
+    with locked(path) as held:
+        assert held
+        assert another() == "False"
+    assert another() == "True"
+    assert not path.exists()

@@ -3,7 +3,8 @@
 import os
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -34,3 +35,31 @@ def write_atomically(path: Path, content: bytes) -> None:
     finally:
         with suppress(OSError):
             draft.unlink()
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Keeps a file, made if need be, locked against other processes; gives false where another has it.
+
+    Raises:
+        OSError: the file cannot be made.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        try:
+            if sys.platform == "win32":
+                import msvcrt
+
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+            else:
+                import fcntl
+
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield False
+            return
+        try:
+            yield True
+        finally:
+            with suppress(OSError):
+                path.unlink()

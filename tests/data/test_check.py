@@ -96,7 +96,7 @@ def test_all_problems_of_class_masks_are_listed_at_once(root):
     (root / "masks" / "cow").mkdir()
     picture(root / "images" / "extra.png")
     write(root / "masks" / "dog" / "stray.png", box((0, 0, 1, 1)))
-    write(root / "masks" / "cat" / "a.png", box((0, 0, 1, 1), 9))
+    write(root / "masks" / "cat" / "a.png", box((0, 0, 1, 1), 9) + box((2, 2, 3, 3), 4))
     write(root / "masks" / "cat" / "b.png", box((0, 0, 1, 1), 1, (3, 3)))
     (root / "masks" / "dog" / "c.png").write_bytes(b"")
     truncate(root / "images" / "b.png")

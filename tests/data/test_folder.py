@@ -207,6 +207,9 @@ def test_an_impossible_split_is_refused(root, options, error, message):
         ([[255, 255, 255, 255]], [[1, 1, 1, 1]]),
         ([[0, 127, 128, 255]], [[0, 0, 1, 1]]),
         ([[0, 1, 200, 255]], [[0, 0, 1, 1]]),
+        ([[0, 2]], [[0, 1]]),
+        ([[0, 200, 0]], [[0, 1, 0]]),
+        ([[0, 0, 0]], [[0, 0, 0]]),
     ],
 )
 def test_the_mask_of_a_class_is_read_by_the_values_it_holds(tmp_path, values, expected):
@@ -214,10 +217,18 @@ def test_the_mask_of_a_class_is_read_by_the_values_it_holds(tmp_path, values, ex
     assert label.dtype == np.uint8 and label.tolist() == expected
 
 
-@pytest.mark.parametrize("values", [[[0, 2]], [[0, 1, 7]], [[0, 128]], [[0, 1, 254]]])
+def test_a_mask_of_255_with_a_stray_1_is_not_taken_for_an_ignored_image(tmp_path):
+    values = box((0, 0, 9, 9), 255)
+    values[11, 11] = 1
+    path = write(tmp_path / "mask.png", values)
+    with pytest.raises(DataError, match=r"81 pixels of 255 \(ignored\) and 1 of 1 \(the class\); if 255 is"):
+        read_object(path)
+
+
+@pytest.mark.parametrize("values", [[[0, 1, 7]], [[0, 2, 3]], [[0, 1, 254]]])
 def test_the_mask_of_a_class_with_other_values_is_refused(tmp_path, values):
     path = write(tmp_path / "mask.png", values)
-    with pytest.raises(DataError, match=rf"mask.png: holds the value {max(values[0])}; expected 1 or 255 for the class"):
+    with pytest.raises(DataError, match=rf"holds the values {values[0][1]} and {values[0][2]}; expected one for the class"):
         read_object(path)
 
 
@@ -404,7 +415,7 @@ def spoil_colour(root):
 
 
 def spoil_value(root):
-    write(next(root.glob("masks/**/a.png")), box((0, 0, 2, 2), 9))
+    write(next(root.glob("masks/**/a.png")), box((0, 0, 2, 2), 9) + box((3, 3, 4, 4), 1))
 
 
 def spoil_mask_file(root):
@@ -430,7 +441,7 @@ def spoil_by_a_dead_link(root):
         (spoil_duplicate, r"a.jpg and a.png share the name 'a'"),
         (spoil_duplicate_mask, r"a.bmp and a.png share the name 'a'"),
         (spoil_colour, r"a.png: shows the colour \(128, 0, 0\)"),
-        (spoil_value, r"a.png: holds the value 9; expected"),
+        (spoil_value, r"a.png: holds the values? .*9; expected"),
         (spoil_mask_file, r"masks/.*a.png: is not a JPEG, PNG"),
         (spoil_image_file, r"images/a.png: is not a JPEG, PNG"),
         (spoil_by_a_dead_link, r"images/a.png: cannot be read \(No such file"),
@@ -455,7 +466,7 @@ def test_many_problems_are_told_one_by_one_and_the_rest_is_used(root):
     (root / "masks" / "cow").mkdir()
     spoil_image_without_mask(root)
     write(root / "masks" / "dog" / "z.png", box((0, 0, 1, 1)))
-    write(root / "masks" / "cat" / "b.png", box((0, 0, 1, 1), 9))
+    write(root / "masks" / "cat" / "b.png", box((0, 0, 1, 1), 9) + box((2, 2, 3, 3), 4))
     write(root / "masks" / "dog" / "c.png", box((0, 0, 1, 1), 1, (3, 3)))
     problems = []
     dataset = open_folder(root, complain=problems.append)
@@ -469,7 +480,7 @@ def test_many_problems_are_told_one_by_one_and_the_rest_is_used(root):
 def test_two_bad_masks_of_one_image_are_both_told(root):
     class_mask_folder(root)
     for name in CLASSES:
-        write(root / "masks" / name / "b.png", box((0, 0, 1, 1), 9))
+        write(root / "masks" / name / "b.png", box((0, 0, 1, 1), 9) + box((2, 2, 3, 3), 4))
     assert [problem.split(":")[0] for problem in problems_of(root)] == [
         str(root / "masks" / name / "b.png") for name in CLASSES
     ]

@@ -139,11 +139,19 @@ def test_a_missing_folder_is_named_with_the_remedy(name, root):
         open_pascal(root)
 
 
-@pytest.mark.parametrize("name", ["train_aug_5953", "val"])
-def test_a_missing_list_is_named(name, root):
-    (root / "ImageSets" / "Segmentation" / f"{name}.txt").unlink()
-    with pytest.raises(DataError, match=rf"{name}.txt: cannot be read \(No such file.*\); expected a list of images"):
+def test_a_missing_test_list_is_named(root):
+    (root / "ImageSets" / "Segmentation" / "val.txt").unlink()
+    with pytest.raises(DataError, match=r"val.txt: cannot be read \(No such file.*\); expected a list .*cyctr prepare pascal"):
         open_pascal(root)
+
+
+def test_measuring_needs_no_training_list(root):
+    (root / "ImageSets" / "Segmentation" / "train_aug_5953.txt").unlink()
+    dataset = open_pascal(root)
+    assert len(dataset.pool("test").keys) > 0
+    assert {row.split for row in list_sizes(dataset, ProtocolConfig())} == {"test"}
+    with pytest.raises(DataError, match="pascal has no train images here; its list of them is missing"):
+        dataset.pool("train")
 
 
 @pytest.mark.parametrize(

@@ -218,7 +218,7 @@ def test_the_smallest_class_that_can_be_drawn_has_one_image_more_than_shots():
         (
             {"shots": 3},
             r"class 'rare' has 2 images with at least 10 pixels of it in the test split of few; "
-            r"a 3-shot episode needs 4: add images, lower the shots",
+            r"a 3-shot episode needs 4: add images, or ask for less",
         ),
         ({"shots": 3, "smallest": 1}, r"class 'rare' has 3 images in the test split of few; a 3-shot episode needs 4"),
         ({"smallest": 30}, r"class 'rare' has 1 image with at least 30 pixels .* 1-shot episode needs 2"),

@@ -19,6 +19,7 @@ from cyctr.data.opening import open_dataset
 from cyctr.data.sampler import Sampler
 from cyctr.evaluation import protocol
 from cyctr.evaluation.results import Results, Setting, fold_table
+from cyctr.storage import locked
 
 COMMANDS = ["evaluate", "merge", "episodes", "data", "data check", "data info"]
 
@@ -493,3 +494,24 @@ def test_a_warning_is_one_line_of_ours(run, photos, cache_folder):
 def test_the_package_is_a_command_too():
     done = subprocess.run([sys.executable, "-m", "cyctr", "--version"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"cyctr {cyctr.__version__}\n", "")
+
+
+def test_files_of_the_user_in_the_output_folder_are_not_replaced(evaluate, tmp_path):
+    for name in ("index.html", "results.md"):
+        mine = tmp_path / name.partition(".")[0] / name
+        mine.parent.mkdir()
+        mine.write_text("mine")
+        assert_one_line(evaluate(output=mine.parent.name), f"{name}: is there already", "--force")
+        assert mine.read_text() == "mine"
+
+
+def test_an_output_that_another_process_writes_is_refused(evaluate, tmp_path):
+    with locked(tmp_path / "out" / ".results.json.lock") as held:
+        assert held
+        assert_one_line(evaluate(), "another process is writing it", "--part")
+    assert_well(evaluate())
+
+
+def test_names_that_are_too_long_are_one_line(evaluate):
+    assert_one_line(evaluate(output="x" * 300), "File name too long")
+    assert_one_line(evaluate("--shots", "1-99999999999"), "--shots is '1-99999999999'", "at most 1000")

@@ -67,6 +67,9 @@ def main() -> None:
             print(f"cyctr: {message}; see {command} --help", file=sys.stderr)
         else:
             error.show()
+    except OSError as error:  # of the file system, where nobody expected it
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"cyctr: {where}{error.strerror or error}; check the path and its permissions", file=sys.stderr)
     except (typer.Abort, KeyboardInterrupt):
         print("cyctr: stopped", file=sys.stderr)
         sys.exit(130)

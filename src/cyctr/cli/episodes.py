@@ -52,7 +52,7 @@ def episodes(
     sampler, keys = job.evaluation.sampler(setting), job.evaluation.pool.keys
     for number in range(first, first + count):
         draw = sampler(number)
-        supports = " ".join(keys[i] for i in draw.supports)
+        supports = "\t".join(keys[i] for i in draw.supports)
         print(f"{number}\t{opened.classes[draw.category]}\t{keys[draw.query]}\t{supports}")
     if sheet is not None:
         picture = episode_contact_sheet(job.evaluation, setting, range(first, first + count), augment)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from cyctr.data.dataset import Dataset
     from cyctr.evaluation.results import Results
 
-_SAVE_SECONDS = 20
+_SAVE_SECONDS, _TELL_SECONDS = 20, 30
 _OTHERS = ("results.md", "index.html")
 
 
@@ -30,7 +30,9 @@ def evaluate(
     folds: Annotated[str | None, typer.Option(help="Such as 0,2 or 0-3; default: all.")] = None,
     shots: Annotated[str, typer.Option(help="Labelled images per episode, such as 1,5.")] = "1",
     seeds: Annotated[str | None, typer.Option(help="Such as 0-4, to average; default: the protocol's.")] = None,
-    episodes: Annotated[int | None, typer.Option(min=1, help="For each fold and seed; default: the protocol's.")] = None,
+    episodes: Annotated[
+        int | None, typer.Option(min=1, max=10**7, help="For each fold and seed; default: the protocol's.")
+    ] = None,
     split: Annotated[str, typer.Option(help="test, or train and validation to choose settings on.")] = "test",
     order: Annotated[str | None, typer.Option(help="images, pairs, classes (balanced) or shuffled.")] = None,
     smallest: Annotated[int | None, typer.Option(min=1, help="Least pixels of the class in an image.")] = None,
@@ -75,12 +77,15 @@ def evaluate(
             progress=progress,
         )
     answer, results = job.open(method, weights, device, precision)
-    if resume and path.exists():
-        results = job.resumed(Results.load(path), results)
-    results.save(path)  # says at once when it cannot be written
-    stopped = _run(
-        job, answer, results, path, batch or (16 if job.device.type == "cuda" else 1), workers or os.cpu_count() or 2
-    )
+    with options.alone(path):
+        if resume and path.exists():
+            results = job.resumed(Results.load(path), results)
+        if path.exists() and parts == 1:
+            for name in _OTHERS:  # of the results that are about to change
+                (output / name).unlink(missing_ok=True)
+        results.save(path)  # says at once when it cannot be written
+        size = batch or (16 if job.device.type == "cuda" else 1)
+        stopped = _run(job, answer, results, path, size, workers or os.cpu_count() or 2)
     _show(results)
     if stopped:
         done = sum(len(run.rows) for run in results.runs.values())
@@ -110,17 +115,21 @@ def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, work
         TextColumn("{task.fields[speed]}"),
         TimeRemainingColumn(elapsed_when_finished=True),
     )
-    stopped, began, due = False, time.perf_counter(), time.perf_counter() + _SAVE_SECONDS
+    stopped, began, told = False, time.perf_counter(), time.perf_counter()
+    due = began + _SAVE_SECONDS
     total, before = job.counts(results)
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total, completed=before, speed="")
         new = 0
 
         def on_batch(setting: Any, run: Any, added: int) -> None:
-            nonlocal due, new
+            nonlocal due, new, told
             new += added
             speed = f"{new / (time.perf_counter() - began):.1f} episodes/s"
             bar.update(task, advance=added, speed=speed, description=f"fold {setting.fold}, {setting.shots}-shot")
+            if not console.is_terminal and time.perf_counter() > told + _TELL_SECONDS:
+                told = time.perf_counter()
+                console.print(f"{before + new:,} of {total:,} episodes, {speed}", soft_wrap=True, highlight=False)
             if (now := time.perf_counter()) > due:
                 _save_if_possible(results, path)
                 due = time.perf_counter() + max(_SAVE_SECONDS, 20 * (time.perf_counter() - now))

@@ -2,19 +2,21 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cyctr.errors import ConfigError
+from cyctr.errors import ConfigError, DataError
+from cyctr.storage import locked
 
 if TYPE_CHECKING:
     from cyctr.data.dataset import Dataset, Progress
 
 _PANEL = "Data"
+_MOST = 1000  # numbers in one option
 
 
 def open_data(
@@ -91,6 +93,8 @@ def numbers(option: str, text: str, lowest: int = 0) -> list[int]:
         first, dash, last = piece.strip().partition("-")
         if not (first.isdecimal() and (last.isdecimal() or not dash)):
             raise ConfigError(f"{option} is {text!r}; expected numbers such as 0,1,2 or 0-3")
+        if len(first + last) > 9 or int(last or first) - int(first) > _MOST:
+            raise ConfigError(f"{option} is {text!r}; expected at most {_MOST} numbers")
         found += range(int(first), int(last or first) + 1)
     if not found or min(found) < lowest or len(set(found)) != len(found):
         raise ConfigError(f"{option} is {text!r}; expected different numbers from {lowest} on, such as 1,5")
@@ -102,6 +106,23 @@ def refuse_to_replace(*paths: Path, allowed: bool) -> None:
     found = next((path for path in paths if path.exists()), None)
     if found is not None and not allowed:
         raise ConfigError(f"{found}: is there already; go on with --resume, replace it with --force, or choose --output")
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Keeps other processes from writing the same file meanwhile.
+
+    Raises:
+        ConfigError: another does so now.
+    """
+    with ExitStack() as stack:
+        try:
+            held = stack.enter_context(locked(path.with_name(f".{path.name}.lock")))
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+        if not held:
+            raise ConfigError(f"{path}: another process is writing it; wait for it, use --part, or choose another --output")
+        yield
 
 
 def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:

@@ -77,12 +77,15 @@ class Dataset:
 
     def pool(self, split: Split) -> Pool:
         """The images of one split."""
-        if split == "validation" and split not in self.pools:
-            return self.pools["train"]
-        return self.pools[split]
+        found = self.pools.get(split) or (self.pools.get("train") if split == "validation" else None)
+        if found is None:
+            raise DataError(
+                f"{self.name} has no {split} images here; its list of them is missing: add it, or choose another split"
+            )
+        return found
 
     def fold(self, number: int) -> Fold:
         """The class split of that number."""
         if not 0 <= number < len(self.folds):
-            raise DataError(f"fold is {number}; {self.name} has folds 0 to {len(self.folds) - 1}")
+            raise DataError(f"fold is {number}; {self.name} has folds 0 to {len(self.folds) - 1}: choose one of those")
         return self.folds[number]

@@ -25,6 +25,7 @@ ONLY_CLASS = "object"
 _BACKGROUND = ("background", "_background_")
 _LOSSY = (".jpg", ".jpeg")
 
+_MOST_IGNORED = 20  # times the pixels of the class; a border is less
 Opened = tuple[tuple[str, ...], Pool]
 
 
@@ -63,16 +64,24 @@ def open_folder(
 def read_object(path: Path) -> Pixels:
     """The mask of one class as (H, W): 1 where it is, 255 where nobody decided, 0 elsewhere.
 
-    A file of 0 and 1 marks the class with 1, and 255 beside a 1 means ignored. Any other file whose largest value is 255
-    is a picture in black and white, perhaps with soft edges: the class is where it is at least 128.
+    A file of 0 and one other value marks the class with that. Beside a 1, 255 means ignored. Any other file whose largest
+    value is 255 is a picture in black and white, perhaps with soft edges: the class is where it is at least 128.
     """
     values = read_values(path)
-    present = np.unique(values).tolist()
-    if set(present) <= {0, 1} or (1 in present and set(present) <= {0, 1, IGNORE}):
+    counts = np.bincount(values.ravel(), minlength=256)
+    marked = np.flatnonzero(counts[1:]) + 1
+    if len(marked) <= 1:
+        return (values > 0).astype(np.uint8)
+    if marked.tolist() == [1, IGNORE]:
+        if counts[IGNORE] > _MOST_IGNORED * counts[1]:
+            raise DataError(
+                f"{path}: holds {counts[IGNORE]:,} pixels of 255 (ignored) and {counts[1]:,} of 1 (the class); if 255 is the "
+                "class, set the others to 0"
+            )
         return values
-    if present[-1] != IGNORE:
+    if marked[-1] != IGNORE:
         raise DataError(
-            f"{path}: holds the value {present[-1]}; expected 1 or 255 for the class and 0 elsewhere: "
+            f"{path}: holds the values {marked[0]} and {marked[-1]}; expected one for the class and 0 elsewhere: "
             f"correct the mask, or give masks of many classes as {MASKS}/STEM.png"
         )
     return (values >= 128).astype(np.uint8)
@@ -116,11 +125,17 @@ def _annotations(root: Path, alone: bool) -> Path | None:
     """The COCO file. Beside masks only one of the usual name is taken for it, for a folder may hold other JSON."""
     if (root / ANNOTATIONS).is_file():
         return root / ANNOTATIONS
-    found = (sorted(path for path in root.glob(place) if path.is_file()) for place in ("[!.]*.json", "annotations/[!.]*.json"))
+    places = ("[!.]*.json", "annotations/[!.]*.json")
+    found = (sorted(path for path in root.glob(place) if path.is_file() and not _is_result(path)) for place in places)
     files = next(filter(None, found), []) if alone else []
     if len(files) > 1:
         raise DataError(f"{root}: holds {files[0].name} and {files[1].name}; expected one: call the right one {ANNOTATIONS}")
     return files[0] if files else None
+
+
+def _is_result(path: Path) -> bool:
+    """Whether an evaluation wrote it, with the dataset's own folder for its output."""
+    return path.name == "results.json" or path.match("results-*of*.json")
 
 
 def _open_class_masks(root: Path, images: Mapping[str, Path], folders: Sequence[Path], complain: Complain) -> Opened:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cyctr.data import folds
-from cyctr.data.dataset import Complain, Dataset, refuse
+from cyctr.data.dataset import Complain, Dataset, Pool, Split, refuse
 from cyctr.data.pools import LabelledPool
 from cyctr.errors import DataError
 from cyctr.imaging import find_images
@@ -33,8 +33,11 @@ def open_pascal(root: Path, train: str = TRAIN_LIST, test: str = TEST_LIST, comp
             raise DataError(f"{root / folder}: no such folder; expected the VOC2012 layout, which `cyctr prepare pascal` makes")
     images = find_images(root / IMAGES, complain)
     masks = find_images(root / MASKS, complain)
-    pools = {name: _open_list(root, name, images, masks, complain) for name in (train, test)}
-    return Dataset("pascal", CLASSES, {"train": pools[train], "test": pools[test]}, folds.contiguous(20), SMALLEST)
+    pools: dict[Split, Pool] = {}
+    if (root / LISTS / f"{train}.txt").exists():  # measuring needs none
+        pools["train"] = _open_list(root, train, images, masks, complain)
+    pools["test"] = _open_list(root, test, images, masks, complain)
+    return Dataset("pascal", CLASSES, pools, folds.contiguous(20), SMALLEST)
 
 
 def _open_list(root: Path, name: str, images: dict[str, Path], masks: dict[str, Path], complain: Complain) -> LabelledPool:
@@ -59,7 +62,9 @@ def read_list(path: Path, complain: Complain = refuse) -> list[str]:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
-        raise DataError(f"{path}: cannot be read ({reason}); expected a list of images, one on each line") from error
+        raise DataError(
+            f"{path}: cannot be read ({reason}); expected a list of images, one on each line: `cyctr prepare pascal` makes it"
+        ) from error
     stems = [Path(line.split()[0]).stem for line in lines if line.strip()]
     if not stems:
         raise DataError(f"{path}: names no image; expected one on each line")

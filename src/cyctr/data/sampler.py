@@ -84,7 +84,7 @@ class Sampler:
                 size = f" with at least {smallest} pixels of it" if smallest > 1 else ""
                 raise DataError(
                     f"class {dataset.classes[c]!r} has {found}{size} in the {split} split of {dataset.name}; "
-                    f"a {shots}-shot episode needs {shots + 1}: add images, lower the shots, or leave the class out"
+                    f"a {shots}-shot episode needs {shots + 1}: add images, or ask for less"
                 )
 
     def __call__(self, number: int) -> Draw:

@@ -27,7 +27,7 @@ def list_sizes(dataset: Dataset, protocol: ProtocolConfig, progress: Progress | 
     rows = []
     for split in _SPLITS:
         sides = [(number, classes) for number, fold in enumerate(dataset.folds) if (classes := fold.classes(split))]
-        if not sides:
+        if not sides or (split == "train" and split not in dataset.pools):
             continue
         index = dataset.pool(split).index(progress)
         for number, classes in sides:

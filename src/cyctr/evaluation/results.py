@@ -242,7 +242,7 @@ def markdown(results: Results) -> str:
 def write_text(path: Path, text: str) -> None:
     """Writes a file of the output folder in one step."""
     try:
-        write_atomically(path, text.encode())
+        write_atomically(path, text.encode(errors="backslashreplace"))  # a file's name may be no text
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
 
