@@ -18,12 +18,6 @@ from cyctr.data.check import check
 from cyctr.errors import ConfigError
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "data"

@@ -29,12 +29,6 @@ from cyctr.imaging import read_values
 LAYOUTS = {"class masks": class_mask_folder, "labelled masks": labelled_folder, "coco": coco_folder}
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture
 def root(tmp_path):
     return tmp_path / "mine"

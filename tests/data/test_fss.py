@@ -8,12 +8,6 @@ from cyctr.data.fss import open_fss, published_test_classes, read_object
 from cyctr.errors import DataError
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture
 def root(tmp_path):
     return fss_folder(tmp_path / "fss")

@@ -17,12 +17,6 @@ from cyctr.data.pools import LabelledPool
 from cyctr.errors import DataError
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
-
-
 @pytest.fixture
 def root(tmp_path):
     pictures(tmp_path / "data" / "images")

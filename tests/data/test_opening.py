@@ -5,11 +5,6 @@ from cyctr.data.opening import KINDS, detect, open_dataset
 from cyctr.errors import ConfigError, DataError
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
-
-
 def coco(root):
     return coco_folder(root, "annotations/instances_val2017.json")
 

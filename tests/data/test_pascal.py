@@ -23,11 +23,6 @@ OBJECTS = {  # value -> rectangle
 }
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.fixture
 def root(tmp_path):
     """Two lists, out of order, images in three formats."""
