@@ -1,5 +1,9 @@
+import sys
+
 import pytest
 import torch
+
+from cyctr import cli
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -10,3 +14,17 @@ def _one_thread_per_worker():
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Runs the command line in this process: its exit code, output and errors."""
+
+    def main(*arguments):
+        monkeypatch.setattr(sys, "argv", ["cyctr", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        captured = capsys.readouterr()
+        return stop.value.code or 0, captured.out, captured.err
+
+    return main

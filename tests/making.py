@@ -57,3 +57,11 @@ def support(tokens: torch.Tensor, is_foreground: torch.Tensor, valid: torch.Tens
         maps=None,
         grid=(1, count),
     )
+
+
+def assert_one_line(result, *words):
+    """The user could mend it: nothing but one line of ours, and exit code 2."""
+    code, _, error = result
+    assert code == 2
+    assert error.startswith("cyctr: ") and error.endswith("\n") and error.count("\n") == 1, error
+    assert all(word in error for word in words), error

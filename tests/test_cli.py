@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from making import assert_one_line
 from parcels import entry_of, random_state, renamed, tamper, truncate, weights_wheel
 from PIL import Image
 from typer.testing import CliRunner
@@ -29,34 +30,12 @@ def cache_folder(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command line in this process: its exit code, output and errors."""
-
-    def main(*arguments):
-        monkeypatch.setattr(sys, "argv", ["cyctr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code or 0, captured.out, captured.err
-
-    return main
-
-
-@pytest.fixture
 def archive(tmp_path, monkeypatch):
     """The archive of two entries that are in the catalogue for this test, 'small' and 'other'."""
     path = weights_wheel(tmp_path, renamed(random_state()))
     monkeypatch.setitem(CATALOGUE, "small", entry_of(path))
     monkeypatch.setitem(CATALOGUE, "other", replace(entry_of(path), name="other"))
     return path
-
-
-def assert_one_line(result, *words):
-    """The user could mend it: nothing but one line of ours, and exit code 2."""
-    code, _, error = result
-    assert code == 2
-    assert error.startswith("cyctr: ") and error.endswith("\n") and error.count("\n") == 1, error
-    assert all(word in error for word in words), error
 
 
 def in_a_fresh_process(*command):

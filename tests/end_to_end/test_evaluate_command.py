@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 from data.miniature import class_mask_folder, labelled_folder, picture, state, truncate
-from making import tiny
+from making import assert_one_line, tiny
 from PIL import Image
 from reading import Reader
 from typer.testing import CliRunner
@@ -38,20 +38,6 @@ def photos(tmp_path_factory):
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
-    """Runs the command line in this process: its exit code, output and errors."""
-
-    def main(*arguments):
-        monkeypatch.setattr(sys, "argv", ["cyctr", *map(str, arguments)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        captured = capsys.readouterr()
-        return stop.value.code or 0, captured.out, captured.err
-
-    return main
-
-
-@pytest.fixture
 def evaluate(run, photos, tmp_path):
     """Runs `cyctr evaluate` on the photos, without pictures."""
 
@@ -60,14 +46,6 @@ def evaluate(run, photos, tmp_path):
         return run("evaluate", *usual, "--class-folds", 2, "--output", tmp_path / output, *options)
 
     return main
-
-
-def assert_one_line(result, *words):
-    """The user could mend it: nothing but one line of ours, and exit code 2."""
-    code, _, error = result
-    assert code == 2
-    assert error.startswith("cyctr: ") and error.endswith("\n") and error.count("\n") == 1, error
-    assert all(word in error for word in words), error
 
 
 def assert_well(result):
