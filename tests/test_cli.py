@@ -54,7 +54,7 @@ def test_the_installed_command_meets_a_mistake_with_one_line():
 def test_the_help_lists_every_command():
     result = CliRunner().invoke(cli.app, ["--help"])
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("demo", "info", "weights"))
+    assert all(name in result.output for name in ("demo", "info", "evaluate", "train", "weights"))
     result = CliRunner().invoke(cli.app, ["weights", "--help"])
     assert all(name in result.output for name in ("list", "get", "verify"))
 
@@ -74,7 +74,11 @@ def test_what_the_package_offers_is_imported_when_it_is_asked_for():
     assert "torch" in heavy_modules_after("import cyctr; cyctr.Episode")
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["weights", "--help"], ["demo", "--help"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--version"], ["weights", "--help"], ["demo", "--help"], ["evaluate", "--help"], ["train", "--help"]],
+    ids=" ".join,
+)
 def test_help_and_version_import_nothing_heavy(arguments):
     call = "from cyctr.cli import app; app(sys.argv[1:], standalone_mode=False)"
     assert heavy_modules_after(call, *arguments) == []
@@ -149,7 +153,7 @@ def test_info_prints_what_is_trained_on_the_tiny_backbone(run):
 
 
 def test_info_shows_the_settings_of_the_preset(run):
-    for name in ("paper", "released"):
+    for name in cyctr.config.PRESETS:
         _, output, _ = run("info", "--backbone", "tiny", "--preset", name)
         assert rows(output)["optimizer.rate_multiplier"][1] == str(cyctr.preset(name).optimizer.rate_multiplier)
 
@@ -157,13 +161,19 @@ def test_info_shows_the_settings_of_the_preset(run):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--preset", "papre"), ("'papre'", "paper, released")),
+        (("--preset", "papre"), ("'papre'", "paper, released, best")),
         (("--backbone", "resnet5O"), ("'resnet5O'", "did you mean resnet50")),
     ],
     ids=["preset", "backbone"],
 )
 def test_info_meets_a_mistake_with_one_line(arguments, words, run):
     assert_one_line(run("info", *arguments), *words)
+
+
+def test_features_are_made_once_or_always_and_nothing_else(run, tmp_path):
+    result = run("evaluate", "--data", "synthetic", "--method", "background", "--encode", "never", "--output", tmp_path / "out")
+    assert_one_line(result, "--encode is 'never'; expected once or always")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("steps", [2, 10])

@@ -1,5 +1,6 @@
 import json
 import math
+import typing
 from dataclasses import FrozenInstanceError, replace
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from cyctr import config
 from cyctr.config import (
     ABLATIONS,
+    BEST,
     PAPER,
     PRESETS,
     PROTOCOLS,
@@ -16,8 +18,13 @@ from cyctr.config import (
     EncoderConfig,
     InputConfig,
     ModelConfig,
+    OptimizerConfig,
+    PriorConfig,
     ProtocolConfig,
     SamplingConfig,
+    TrainingConfig,
+    parse,
+    shown,
 )
 from cyctr.errors import ConfigError
 
@@ -44,8 +51,28 @@ def test_the_paper_preset_holds_the_numbers_of_section_4_2():
 def test_the_released_preset_departs_in_exactly_the_fields_that_say_so():
     paper, released = leaves(PAPER), leaves(RELEASED)
     departures = {name for name in paper if paper[name] != released[name]}
-    announced = {name for name, _, help_text in config.settings(Config) if help_text.startswith("release:")}
-    assert departures == announced
+    assert departures == announced("release:")
+    assert not departures & announced("ours:")
+
+
+def announced(word):
+    return {name for name, _, help_text in config.settings(Config) if help_text.startswith(word)}
+
+
+def test_what_is_ours_is_off_where_the_paper_and_its_release_are_followed():
+    on = {"model.prior.temperature", "optimizer.convolutions", "optimizer.decay", "training.latent_share"}  # of what is off
+    for followed in (PAPER, RELEASED):
+        assert not any(leaves(followed)[name] for name in announced("ours:") - on)
+        assert (followed.optimizer.convolutions, followed.optimizer.decay) == ("sgd", "poly")
+
+
+def test_our_best_departs_where_a_field_says_so_or_a_rate_or_the_schedule_does():
+    paper, best = leaves(PAPER), leaves(BEST)
+    departures = {name for name in paper if paper[name] != best[name]}
+    marked = announced("ours:") | announced("release:")
+    assert len(departures & announced("ours:")) > 5
+    tuned = ("backbone.", "_rate", "convolution_decay", "training.episodes", "training.batch", "augmentation.longest")
+    assert all(any(part in name for part in tuned) for name in departures - marked)
 
 
 def test_every_row_of_the_paper_s_ablations_is_a_different_config():
@@ -66,16 +93,21 @@ def test_a_config_survives_json(name):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"modle": {}}, "config.modle is not a setting of this version"),
-        ({"model": {"dim": "wide"}}, "config.model.dim is 'wide'; expected int"),
-        ({"model": {"dim": True}}, "config.model.dim is True; expected int"),
-        ({"model": 3}, "config.model is 3; expected the fields of ModelConfig"),
-        ({"model": {"encoder": {"cross": "cyclic"}}}, "config.model.encoder.cross is 'cyclic'"),
-        ({"model": {"sampling": {"training_scale": [1.0]}}}, "config.model.sampling.training_scale is"),
+        ([], r"config is \[\]; expected the fields of Config"),
+        ({"modle": {}}, "modle is not a setting of this version; expected one of model, loss, optimizer, training"),
+        ({"model": {"dim": "wide"}}, "model.dim is 'wide'; expected int"),
+        ({"model": {"dim": True}}, "model.dim is True; expected int"),
+        ({"model": 3}, "model is 3; expected the fields of ModelConfig"),
+        ({"model": {"encoder": {"cross": "cyclic"}}}, "model.encoder.cross is 'cyclic'; expected one of 'none', 'vanilla', "),
+        (
+            {"model": {"sampling": {"training_scale": [1.0]}}},
+            r"model.sampling.training_scale is \[1.0\]; expected tuple\[float, float\]",
+        ),
+        ({"training": {"augmentation": {"longest": "x"}}}, r"training.augmentation.longest is 'x'; expected int \| None"),
     ],
 )
 def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=f"^{message}"):
         config.from_dict(Config, values)
 
 
@@ -90,9 +122,40 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
         (lambda: EncoderConfig(cross="both"), "encoder.cross is 'both'; expected one of 'none', 'vanilla'"),
         (lambda: SamplingConfig(tokens_per_shot=1), "sampling.tokens_per_shot is 1; expected at least 2"),
         (lambda: SamplingConfig(training_scale=(2.0, 1.0)), "sampling.training_scale is .* LOW <= HIGH"),
+        (lambda: SamplingConfig(training_scale=(1.0, math.inf)), r"sampling.training_scale is \(1.0, inf\)"),
+        (lambda: SamplingConfig(training_scale_many=(math.nan, 1.0)), r"sampling.training_scale_many is \(nan, 1.0\)"),
+        (lambda: EncoderConfig(mlp_ratio=math.inf), "encoder.mlp_ratio is inf; expected a positive number"),
+        (lambda: EncoderConfig(mlp_ratio=math.nan), "encoder.mlp_ratio is nan"),
         (lambda: config.BackboneConfig(taps=(3, 2, 4)), "backbone.taps is .* three increasing"),
         (lambda: config.LossConfig(auxiliary_weight=-1), "loss.auxiliary_weight is -1"),
-        (lambda: config.preset("papers"), "preset is 'papers'; expected one of paper, released"),
+        (lambda: config.preset("papers"), "preset is 'papers'; expected one of paper, released, best"),
+        (lambda: PriorConfig(votes=("low",)), "prior.votes is 'low'; expected one of 'mid', 'high'"),
+        (
+            lambda: PriorConfig(votes=("mid", "high", "mid")),
+            r"prior.votes is \('mid', 'high', 'mid'\); expected each level once",
+        ),
+        (lambda: PriorConfig(temperature=0.0), "prior.temperature is 0.0; expected a positive number"),
+        (lambda: PriorConfig(temperature=math.inf), "prior.temperature is inf"),
+        (lambda: OptimizerConfig(convolution_rate=-1.0), "optimizer.convolution_rate is -1.0; expected zero or a positive"),
+        (lambda: OptimizerConfig(clip=math.nan), "optimizer.clip is nan; expected zero or a positive number"),
+        (lambda: OptimizerConfig(convolutions="adam"), "optimizer.convolutions is 'adam'; expected one of 'sgd', 'adamw'"),
+        (lambda: OptimizerConfig(decay="step"), "optimizer.decay is 'step'; expected one of 'poly', 'cosine'"),
+        (lambda: OptimizerConfig(warm_up=1.0), "optimizer.warm_up is 1.0; expected"),
+        (lambda: OptimizerConfig(average=1.5), "optimizer.average is 1.5; expected"),
+        (lambda: OptimizerConfig(momentum=1.0), "optimizer.momentum is 1.0; expected"),
+        (lambda: TrainingConfig(episodes=0), "training.episodes is 0; expected at least 1"),
+        (lambda: TrainingConfig(batch=0), "training.batch is 0; expected at least 1"),
+        (lambda: TrainingConfig(shots=0), "training.shots is 0; expected at least 1"),
+        (lambda: TrainingConfig(hold_out=-1), "training.hold_out is -1; expected zero or a positive number"),
+        (lambda: TrainingConfig(seed=-1), "training.seed is -1; expected zero or a positive number"),
+        (lambda: TrainingConfig(seed=2**31), "training.seed is 2147483648"),
+        (lambda: TrainingConfig(order="random"), "training.order is 'random'; expected one of 'images', 'shuffled'"),
+        (
+            lambda: TrainingConfig(batch=4, shots=2, rotate=True),
+            "training.batch is 4 and training.rotate makes 3 episodes at a time; expected a multiple of 3",
+        ),
+        (lambda: AugmentationConfig(colour=1.0), "augmentation.colour is 1.0; expected a share from 0 up to"),
+        (lambda: AugmentationConfig(colour=-0.1), "augmentation.colour is -0.1"),
         (lambda: InputConfig(size=7), "input.size is 7; expected at least 8 pixels"),
         (lambda: InputConfig(multiple=0), "input.multiple is 0; expected from 1 to input.size"),
         (lambda: InputConfig(size=16, multiple=17), "input.multiple is 17"),
@@ -197,3 +260,149 @@ def test_a_foreign_protocol_is_refused_with_the_name_of_the_field(values, messag
 def test_a_pair_is_still_a_pair():
     with pytest.raises(ConfigError, match=r"augmentation.scale is \[1.0, 1.0, 1.0\]"):
         config.from_dict(AugmentationConfig, {"scale": [1.0, 1.0, 1.0]}, "augmentation")
+
+
+@pytest.mark.parametrize(
+    ("batch", "shots", "rotate"), [(1, 1, False), (4, 5, False), (2, 1, True), (12, 1, True), (12, 5, True)]
+)
+def test_a_step_draws_as_many_groups_as_make_its_batch(batch, shots, rotate):
+    training = TrainingConfig(batch=batch, shots=shots, rotate=rotate)
+    assert training.images == shots + 1
+    assert training.groups * (training.images if rotate else 1) == batch  # each group gives one episode, or one for each image
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6, 14])
+def test_a_schedule_has_as_many_steps_as_its_episodes_fill(batch):
+    for episodes in range(1, 50):
+        steps = TrainingConfig(episodes=episodes, batch=batch, rotate=batch > 1).steps
+        assert steps * batch >= episodes > (steps - 1) * batch
+
+
+def another(value, kind):
+    """Some other value that a setting of this kind may have."""
+    if kind is bool:
+        return not value
+    if kind is int:
+        return 3 if value == 1 else 2 * value or 8  # 4 images divide every batch
+    if kind is float:
+        return value / 2 or 0.25
+    if typing.get_origin(kind) is typing.Literal:
+        return next(choice for choice in typing.get_args(kind) if choice != value)
+    if kind == int | None:
+        return 2 * value if value else 16
+    kinds = {
+        str: "resnet18",
+        str | None: "timm:a1_in1k",
+        tuple[float, float]: (0.75, 1.5),
+        tuple[int, int, int] | None: (1, 2, 4),
+        tuple[float, float, float] | None: (0.1, 0.25, 0.5),
+        tuple[config.Level, ...]: ("high", "mid") if value != ("high", "mid") else ("high",),
+    }
+    return kinds[kind]
+
+
+def kind_of(dotted, owner=Config):
+    for part in dotted.split("."):
+        owner = typing.get_type_hints(owner)[part]
+    return owner
+
+
+@pytest.mark.parametrize("base", PRESETS)
+@pytest.mark.parametrize("name", [name for name, _, _ in config.settings(Config)])
+def test_every_setting_can_be_given_as_text_and_is_the_only_one_that_changes(name, base):
+    before = leaves(PRESETS[base])
+    wanted = another(before[name], kind_of(name))
+    assert wanted != before[name]
+    changed = parse(Config, PRESETS[base], {name: shown(wanted)})
+    assert leaves(changed) == {**before, name: wanted}
+    assert type(_at(changed, name)) is type(wanted)
+    assert parse(Config, changed, {name: shown(before[name])}) == PRESETS[base]
+    assert leaves(PRESETS[base]) == before
+
+
+@pytest.mark.parametrize("base", PRESETS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_can_be_given_as_the_text_of_all_its_settings(name, base):
+    text = {setting: shown(value) for setting, value in leaves(PRESETS[name]).items()}
+    assert all(isinstance(value, str) for value in text.values())
+    assert parse(Config, PRESETS[base], text) == PRESETS[name]
+
+
+def test_nothing_given_changes_nothing():
+    assert parse(Config, BEST, {}) == BEST
+    assert parse(ProtocolConfig, PROTOCOLS["hsnet"], {}) == PROTOCOLS["hsnet"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("training.episodes", "64_000", 64000),
+        ("training.episodes", "1e5", 100000),
+        ("training.episodes", "2.0", 2),
+        ("optimizer.transformer_rate", "3e-4", 3e-4),
+        ("optimizer.clip", "1", 1.0),
+        ("training.rotate", "yes", True),
+        ("training.rotate", "ON", True),
+        ("training.rotate", "1", True),
+        ("model.auxiliary", "No", False),
+        ("model.auxiliary", "off", False),
+        ("model.auxiliary", "0", False),
+        ("training.augmentation.scale", " 0.8 , 1.25 ", (0.8, 1.25)),
+        ("training.augmentation.scale", "1,1", (1.0, 1.0)),
+        ("training.augmentation.longest", "None", None),
+        ("model.backbone.weights", "none", None),
+        ("model.backbone.weights", "a/b, c.pth", "a/b, c.pth"),
+        ("model.backbone.taps", "1,2,3", (1, 2, 3)),
+        ("model.prior.votes", "mid", ("mid",)),
+        ("model.prior.votes", "", ()),
+        ("model.prior.votes", "None", ()),
+    ],
+)
+def test_a_text_stands_for_the_value_that_the_kind_of_its_setting_tells(name, text, value):
+    found = _at(parse(Config, BEST, {name: text}), name)
+    assert found == value and type(found) is type(value)
+
+
+def test_settings_that_only_fit_together_may_be_given_together():
+    changed = parse(Config, PAPER, {"training.batch": "9", "training.shots": "2", "training.rotate": "true"})
+    assert changed.training.groups == 3
+    with pytest.raises(ConfigError, match=r"training\.batch is 9 and training\.rotate makes 2 episodes at a time"):
+        parse(Config, PAPER, {"training.batch": "9", "training.rotate": "true"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("optimizer.clip", "one", "optimizer.clip is 'one'; expected a number"),
+        ("optimizer.clip", "", "optimizer.clip is ''; expected a number"),
+        ("optimizer.clip", "none", "optimizer.clip is 'none'; expected a number"),
+        ("optimizer.clip", "-1", "optimizer.clip is -1.0; expected zero or a positive number"),
+        ("optimizer.clip", "nan", "optimizer.clip is nan; expected zero or a positive number"),
+        ("training.batch", "4.5", "training.batch is '4.5'; expected a whole number"),
+        ("training.batch", "nan", "training.batch is 'nan'; expected a whole number"),
+        ("training.batch", "inf", "training.batch is 'inf'; expected a whole number"),
+        ("training.batch", "0", "training.batch is 0; expected at least 1"),
+        ("training.augmentation.longest", "half", "training.augmentation.longest is 'half'; expected a number"),
+        ("training.augmentation.scale", "1", "augmentation.scale is '1'; expected 2 values with commas between them"),
+        ("training.augmentation.scale", "1,2,3", "augmentation.scale is '1,2,3'; expected 2 values"),
+        ("training.augmentation.scale", "1,x", "augmentation.scale is 'x'; expected a number"),
+        ("model.backbone.taps", "2,3", "model.backbone.taps is '2,3'; expected 3 values"),
+        ("model.backbone.taps", "2,3,4.5", "model.backbone.taps is '4.5'; expected a whole number"),
+        ("training.rotate", "maybe", "training.rotate is 'maybe'; expected true or false"),
+        ("training.rotate", "", "training.rotate is ''; expected true or false"),
+        ("model.encoder.cross", "cyclic", "^model.encoder.cross is 'cyclic'; expected one of 'none', 'vanilla', 'predicted', "),
+        ("optimizer.decay", "Poly", "^optimizer.decay is 'Poly'; expected one of 'poly', 'cosine'$"),
+        ("model.prior.votes", "mid,low", r"^model.prior.votes\[1\] is 'low'; expected one of 'mid', 'high'$"),
+        ("model.encoder.layer", "2", "^model.encoder.layer is not a setting; the nearest one is model.encoder.layers$"),
+        ("encoder.layers", "2", "encoder.layers is not a setting; the nearest one is model.encoder.layers"),
+        ("model.encoder", "2", "model.encoder is not a setting; the nearest one is model.encoder."),
+        ("x", "2", "x is not a setting; the nearest one is "),
+        ("model.dim.x", "2", "model.dim.x is not a setting; the nearest one is model.dim"),
+        ("model.prior.votes", "mid,mid", r"prior.votes is \('mid', 'mid'\); expected each level once"),
+        ("model.dim", "30", "model.dim is 30; expected a positive multiple of 4"),
+    ],
+)
+def test_a_text_that_stands_for_no_value_is_refused_with_the_name_of_its_setting(name, text, message):
+    with pytest.raises(ConfigError, match=message) as refusal:
+        parse(Config, PAPER, {name: text})
+    assert "\n" not in str(refusal.value)

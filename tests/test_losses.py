@@ -1,6 +1,6 @@
 import pytest
 import torch
-from making import episode
+from making import episode, one
 
 from cyctr.config import LossConfig
 from cyctr.errors import DataError
@@ -25,25 +25,25 @@ def case():
 def test_the_dice_loss_equals_its_formula_in_a_loop():
     logits, labels = case()
     probability = logits.softmax(1)[:, 1]
-    slow = sum(slow_dice(p, g) for p, g in zip(probability, labels, strict=True)) / 3
-    assert float(dice_loss(logits, labels)) == pytest.approx(slow, abs=1e-5)
+    slow = [slow_dice(p, g) for p, g in zip(probability, labels, strict=True)]
+    assert dice_loss(logits, labels).tolist() == pytest.approx(slow, abs=1e-5)
 
 
 def test_the_two_channel_form_sums_background_and_foreground_and_ignores_255_in_the_target_alone():
     logits, labels = case()
     background, foreground = logits.sigmoid().unbind(1)
     everything = lambda _: True  # noqa: E731
-    slow = sum(
+    slow = [
         slow_dice(background[i], labels[i], everything, 0) + slow_dice(foreground[i], labels[i], everything, 1)
         for i in range(3)
-    )
-    assert float(two_channel_dice_loss(logits, labels)) == pytest.approx(slow / 3, abs=1e-5)
+    ]
+    assert two_channel_dice_loss(logits, labels).tolist() == pytest.approx(slow, abs=1e-5)
 
 
 def test_ignored_pixels_have_no_gradient():
     logits, labels = case()
     logits.requires_grad_()
-    dice_loss(logits, labels).backward()
+    dice_loss(logits, labels).sum().backward()
     assert not logits.grad.transpose(0, 1)[:, labels == 255].any()
     assert logits.grad.transpose(0, 1)[:, labels != 255].all()
 
@@ -62,10 +62,27 @@ def test_the_auxiliary_loss_is_weighted_in_and_absent_without_auxiliary_logits()
     with_it = episode_loss(Prediction(logits, auxiliary), given, LossConfig(auxiliary_weight=0.5))
     torch.testing.assert_close(with_it.total, with_it.main + 0.5 * with_it.auxiliary)
     expected = dice_loss(auxiliary.flatten(0, 1), given.support_labels.flatten(0, 1))
-    torch.testing.assert_close(with_it.auxiliary, expected)
+    torch.testing.assert_close(with_it.auxiliary, expected.mean())
     without = episode_loss(Prediction(logits), given, LossConfig())
     assert without.auxiliary == 0
     assert without.total == without.main
+
+
+@pytest.mark.parametrize("both_channels", [False, True])
+@pytest.mark.parametrize("shots", [0, 1, 3])
+def test_every_episode_adds_its_own_loss_to_the_mean_that_is_minimised(shots, both_channels):
+    """Without shots the network predicts no support masks."""
+    config = LossConfig(auxiliary_weight=0.5, both_channels=both_channels)
+    given = episode(batch=3, shots=max(shots, 1))
+    logits, auxiliary = torch.randn(3, 2, 65, 65), torch.randn(3, shots, 2, 65, 65) if shots else None
+    together = episode_loss(Prediction(logits, auxiliary), given, config)
+    assert together.each.shape == (3,)
+    for part in (together.total, together.main, together.auxiliary):
+        assert part.shape == ()
+    torch.testing.assert_close(together.total, together.each.mean())
+    for i in range(3):
+        own = Prediction(logits[i : i + 1], None if auxiliary is None else auxiliary[i : i + 1])
+        torch.testing.assert_close(together.each[i], episode_loss(own, one(given, i), config).total)
 
 
 def test_a_loss_without_labels_is_refused():

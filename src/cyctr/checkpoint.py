@@ -5,47 +5,81 @@ The frozen backbone is not in it: it is the same for everyone and comes from `cy
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from cyctr.config import Config, from_dict, to_dict
+from cyctr.config import BackboneConfig, Config, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
 from cyctr.model import Backbone, CyCTR
 from cyctr.storage import write_atomically
 from cyctr.weights import load_model
 
-_BACKBONE = "backbone."
-_FORMAT = "cyctr-1"
+_BACKBONE, _AUXILIARY = "backbone.", "auxiliary."
+_FORMAT, _ABOUT = "cyctr-2", "about"
 
 
-def save_checkpoint(path: Path | str, model: CyCTR, config: Config) -> None:
+def save_checkpoint(
+    path: Path | str,
+    model: CyCTR,
+    config: Config,
+    weights: Mapping[str, Tensor] | None = None,
+    half: bool = False,
+    auxiliary: bool = True,
+) -> None:
     """Writes everything trainable, and the config, in one step: a reader never sees half a file.
 
     Args:
         path: ends in .safetensors; what was there is replaced.
         model: the network.
         config: how it was made; `config.model` must be the network's own.
+        weights: by name, to write in place of the network's own: their moving average, say.
+        half: write float16, half as large.
+        auxiliary: with the head that only training uses.
     """
-    path = Path(path)
+    content = checkpoint_bytes(model, config, weights, half, auxiliary)
+    try:
+        write_atomically(Path(path), content)
+    except OSError as error:
+        raise CheckpointError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+
+
+def checkpoint_bytes(
+    model: CyCTR,
+    config: Config,
+    weights: Mapping[str, Tensor] | None = None,
+    half: bool = False,
+    auxiliary: bool = True,
+) -> bytes:
+    """What `save_checkpoint` writes: the same bytes for the same network."""
     if config.model != model.config:
         raise CheckpointError("config.model is not the configuration this network was built from; save the right one")
     if model.accelerated:
         raise CheckpointError("this network was accelerated for inference; save it before accelerate()")
-    if config.model.backbone.weights is None and config.model.backbone.name != "tiny":
+    require_named_weights(config.model.backbone)
+    state, given = model.state_dict(), weights or {}
+    unknown = sorted(given.keys() - state.keys())
+    if unknown:
+        raise CheckpointError(f"weights has {unknown[0]!r}, which this network lacks; give weights of this network")
+    state = {name: value for name, value in {**state, **given}.items() if not name.startswith(_BACKBONE)}
+    if not auxiliary:
+        state = {name: value for name, value in state.items() if not name.startswith(_AUXILIARY)}
+    if half:
+        state = {name: value.half() for name, value in state.items()}
+    return pack(state, {"format": _FORMAT, "config": to_dict(config), "backbone": _digest(model.backbone)})
+
+
+def require_named_weights(backbone: BackboneConfig) -> None:
+    """Raises CheckpointError for a backbone of random weights, which nobody could load again."""
+    if backbone.weights is None and backbone.name != "tiny":
         raise CheckpointError(
             "backbone.weights is None, so nobody could load this backbone again, and it is not part of a checkpoint; "
             "set it to a name of `cyctr weights list`, 'timm:TAG' or a file, and build the network with cyctr.load_model"
         )
-    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    trained = {name: value for name, value in state.items() if not name.startswith(_BACKBONE)}
-    metadata = {"format": _FORMAT, "config": json.dumps(to_dict(config)), "backbone": _digest(model.backbone)}
-    try:
-        write_atomically(path, serialize(trained, metadata))
-    except OSError as error:
-        raise CheckpointError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 
 
 def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
@@ -58,6 +92,8 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
             f"{path}: was trained on other backbone weights than {config.model.backbone.weights!r} gives here; restore those"
         )
     expected = {name: value for name, value in model.state_dict().items() if not name.startswith(_BACKBONE)}
+    if not any(name.startswith(_AUXILIARY) for name in state):  # left out: it has no part in an answer
+        expected = {name: value for name, value in expected.items() if not name.startswith(_AUXILIARY)}
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
     if missing or extra:
         raise CheckpointError(
@@ -75,19 +111,30 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Config, str]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; expected a checkpoint that save_checkpoint wrote")
     try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no mapping
-    except (SafetensorError, OSError) as error:
+        state, about = unpack(path)
+    except (SafetensorError, OSError, ValueError) as error:
         raise CheckpointError(f"{path}: not a whole safetensors file ({error}); copy or train it again") from error
-    if metadata.get("format") != _FORMAT:
-        raise CheckpointError(
-            f"{path}: has format {metadata.get('format')!r}, expected {_FORMAT!r}; it is no checkpoint of ours"
-        )
+    if about.get("format") != _FORMAT:
+        raise CheckpointError(f"{path}: has format {about.get('format')!r}, expected {_FORMAT!r}; it is no checkpoint of ours")
     try:
-        return state, from_dict(Config, json.loads(metadata["config"])), metadata["backbone"]
-    except (ConfigError, KeyError, json.JSONDecodeError) as error:
+        return state, from_dict(Config, about["config"]), about["backbone"]
+    except (ConfigError, KeyError) as error:
         raise CheckpointError(f"{path}: its config cannot be read ({error}); use the version of cyctr that wrote it") from error
+
+
+def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
+    """Tensors and what is to be known of them as the content of a .safetensors file: the same bytes for the same values."""
+    plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    return serialize(plain, {_ABOUT: json.dumps(about, sort_keys=True)})  # several entries would come in any order
+
+
+def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What `pack` was given; of a file of somebody else, nothing is known of its tensors."""
+    with safe_open(path, "pt") as file:
+        about = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
+        if not isinstance(about, dict):
+            raise ValueError(f"{_ABOUT} is {about!r}")
+        return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118, no mapping
 
 
 def _digest(backbone: Backbone) -> str:

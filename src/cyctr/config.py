@@ -5,14 +5,19 @@ the authors' code (`docs/decisions.md` lists them with reasons).
 """
 
 import dataclasses
+import difflib
 import math
 import types
 import typing
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
 from cyctr.errors import ConfigError
 
+Level = Literal["mid", "high"]
+Convolutions = Literal["sgd", "adamw"]
+Decay = Literal["poly", "cosine"]
 Cross = Literal["none", "vanilla", "predicted", "cycle_foreground", "cycle"]
 Mixer = Literal["transformer", "residual"]
 Reads = Literal["nothing", "tokens", "maps"]
@@ -33,8 +38,14 @@ def _require(holds: bool, name: str, value: object, expected: str) -> None:
 
 
 def _require_choice(name: str, value: object, choices: object) -> None:
-    names = typing.get_args(choices)
-    _require(value in names, name, value, f"one of {', '.join(map(repr, names))}")
+    _require(value in typing.get_args(choices), name, value, _described(choices))
+
+
+def _described(kind: Any) -> str:
+    """What a setting of this kind may be, in words."""
+    if typing.get_origin(kind) is Literal:
+        return f"one of {', '.join(map(repr, typing.get_args(kind)))}"
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
 
 
 def _require_fraction(name: str, value: float) -> None:
@@ -53,6 +64,8 @@ class BackboneConfig:
     stride_in_1x1: bool = setting(False, "original (Caffe) ResNets: a stage's stride sits in its first 1x1 convolution")
     mean: tuple[float, float, float] | None = setting(None, "RGB mean of images in [0, 1]; default: timm's")
     std: tuple[float, float, float] | None = setting(None, "RGB standard deviation; default: timm's")
+    scale: tuple[float, float, float] | None = setting(None, "factors of the three taps, so that features are about 1 in size")
+    offset: int | None = setting(None, "pixels, right and down, from where a cell sits to what it speaks of; default: 0")
 
     def __post_init__(self) -> None:
         _require(bool(self.name), "backbone.name", self.name, "the name of a timm network, such as 'resnet50'")
@@ -62,8 +75,10 @@ class BackboneConfig:
         for name in ("mean", "std"):
             value = getattr(self, name)
             _require(value is None or len(value) == 3, f"backbone.{name}", value, "three numbers, for red, green and blue")
-        if self.std is not None:
-            _require(all(value > 0 for value in self.std), "backbone.std", self.std, "three positive numbers")
+        _require(-32 <= (self.offset or 0) <= 32, "backbone.offset", self.offset, "-32 to 32 pixels")
+        for name in ("std", "scale"):
+            value = getattr(self, name)
+            _require(value is None or (len(value) == 3 and min(value) > 0), f"backbone.{name}", value, "three positive numbers")
 
 
 @dataclass(frozen=True)
@@ -81,7 +96,7 @@ class SamplingConfig:
         _require(self.tokens_per_shot >= 2, "sampling.tokens_per_shot", self.tokens_per_shot, "at least 2")
         for name in ("training_scale", "training_scale_many"):
             low, high = getattr(self, name)
-            _require(0 < low <= high, f"sampling.{name}", (low, high), "a range LOW <= HIGH above 0")
+            _require(0 < low <= high < math.inf, f"sampling.{name}", (low, high), "a range LOW <= HIGH above 0")
 
     def training_tokens(self, position: float, shots: int = 1, multiple: int = 64) -> int:
         """N_s per shot for one training step.
@@ -96,6 +111,22 @@ class SamplingConfig:
             return self.tokens_per_shot
         scaled = self.tokens_per_shot * (low + position * (high - low))
         return max(1, round(scaled / multiple)) * multiple
+
+
+@dataclass(frozen=True)
+class PriorConfig:
+    """Maps that say where the class may be, before anything is learned (appendix A.1)."""
+
+    votes: tuple[Level, ...] = setting(
+        (), "ours: beside the paper's prior map, one for each of these features: what the similar support tokens are"
+    )
+    temperature: float = setting(0.05, "ours: of the votes; a smaller one listens to fewer tokens")
+
+    def __post_init__(self) -> None:
+        for level in self.votes:
+            _require_choice("prior.votes", level, Level)
+        _require(len(set(self.votes)) == len(self.votes), "prior.votes", self.votes, "each level once")
+        _require(0 < self.temperature < math.inf, "prior.temperature", self.temperature, "a positive number")
 
 
 @dataclass(frozen=True)
@@ -115,7 +146,7 @@ class EncoderConfig:
         _require(self.layers >= 1, "encoder.layers", self.layers, "at least 1")
         _require(self.heads >= 1, "encoder.heads", self.heads, "at least 1")
         _require(self.points >= 1, "encoder.points", self.points, "at least 1")
-        _require(self.mlp_ratio > 0, "encoder.mlp_ratio", self.mlp_ratio, "a positive number")
+        _require(0 < self.mlp_ratio < math.inf, "encoder.mlp_ratio", self.mlp_ratio, "a positive number")
         _require_fraction("encoder.dropout", self.dropout)
         _require_fraction("encoder.flag_dropout", self.flag_dropout)
         _require_choice("encoder.cross", self.cross, Cross)
@@ -141,9 +172,15 @@ class ModelConfig:
     reduction_dropout: float = setting(0.0, "release: Dropout2d after the 1x1 reductions of the middle features")
     auxiliary: bool = setting(True, "in training, predict the support masks from the query's prototype (appendix A.1)")
     backbone: BackboneConfig = BackboneConfig()
+    prior: PriorConfig = PriorConfig()
     sampling: SamplingConfig = SamplingConfig()
     encoder: EncoderConfig = EncoderConfig()
     head: HeadConfig = HeadConfig()
+
+    @property
+    def samples(self) -> bool:
+        """Whether support tokens are drawn: for the mixer, or to vote."""
+        return self.reads == "tokens" or bool(self.prior.votes)
 
     @property
     def reads(self) -> Reads:
@@ -176,20 +213,101 @@ class LossConfig:
 class OptimizerConfig:
     """Section 4.2: SGD with poly decay for the convolutions, AdamW for the transformer."""
 
-    convolution_rate: float = setting(2.5e-3, "SGD learning rate of everything outside the transformer")
-    rate_multiplier: float = setting(1.0, "release: its schedule multiplies the SGD rate by 15")
+    convolutions: Convolutions = setting("sgd", "ours: the optimizer of everything outside the transformer")
+    convolution_rate: float = setting(2.5e-3, "learning rate of everything outside the transformer")
+    rate_multiplier: float = setting(1.0, "release: its schedule multiplies that rate by 15")
     momentum: float = setting(0.9, "SGD momentum")
-    convolution_decay: float = setting(1e-4, "SGD weight decay")
-    poly_power: float = setting(0.9, "exponent of the polynomial decay of the SGD rate")
+    convolution_decay: float = setting(1e-4, "weight decay of everything outside the transformer")
+    decay: Decay = setting("poly", "ours: how the rate of the convolutions falls to zero")
+    poly_power: float = setting(0.9, "exponent of the polynomial decay")
     transformer_rate: float = setting(1e-4, "AdamW learning rate of the transformer")
-    transformer_decay: float = setting(1e-2, "AdamW weight decay")
-    decay_biases: bool = setting(True, "release: AdamW leaves biases undecayed")
+    transformer_decay: float = setting(1e-2, "AdamW weight decay of the transformer")
+    transformer_falls: bool = setting(False, "ours: the transformer's rate falls like that of the convolutions")
+    decay_biases: bool = setting(True, "release: AdamW leaves biases and norms undecayed")
+    warm_up: float = setting(0.0, "ours: share of the schedule over which the rates rise")
+    clip: float = setting(0.0, "ours: longest gradient that is let through; 0 lets through any")
+    average: float = setting(0.0, "ours: decay of the moving average of the weights that is tested and saved; 0 takes the last")
 
     def __post_init__(self) -> None:
         for item in fields(self):
             value = getattr(self, item.name)
-            if not isinstance(value, bool):
+            if isinstance(value, float | int) and not isinstance(value, bool):
                 _require(0 <= value < math.inf, f"optimizer.{item.name}", value, "zero or a positive number")
+        _require_choice("optimizer.convolutions", self.convolutions, Convolutions)
+        _require_choice("optimizer.decay", self.decay, Decay)
+        for name in ("warm_up", "average", "momentum"):
+            _require_fraction(f"optimizer.{name}", getattr(self, name))
+
+
+@dataclass(frozen=True)
+class AugmentationConfig:
+    """What changes an image at random in training, and its mask with it."""
+
+    size: int = setting(473, "height and width of the crop")
+    scale: tuple[float, float] = setting((0.9, 1.1), "range of the random scale (release: 0.8 to 1.25 on COCO)")
+    rotation: float = setting(10.0, "largest rotation, in degrees, to either side")
+    blur: float = setting(0.5, "probability of a slight blur")
+    flip: float = setting(0.5, "probability of a left-right flip")
+    colour: float = setting(0.0, "ours: brightness, contrast and saturation change by up to this share")
+    longest: int | None = setting(None, "first make larger images so small that their longest side has this many pixels")
+
+    def __post_init__(self) -> None:
+        _require(self.size >= 8, "augmentation.size", self.size, "at least 8 pixels")
+        low, high = self.scale
+        _require(0 < low <= high < math.inf, "augmentation.scale", self.scale, "a range LOW <= HIGH above 0")
+        _require(0 <= self.rotation <= 180, "augmentation.rotation", self.rotation, "0 to 180 degrees")
+        for name in ("blur", "flip"):
+            _require(0 <= getattr(self, name) <= 1, f"augmentation.{name}", getattr(self, name), "a probability")
+        _require(0 <= self.colour < 1, "augmentation.colour", self.colour, "a share from 0 up to but not including 1")
+        _require(self.longest is None or self.longest >= 8, "augmentation.longest", self.longest, "at least 8 pixels, or none")
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Which episodes a network learns from, and how many."""
+
+    episodes: int = setting(950_000, "length of the schedule (the paper: 200 times the training images of PASCAL-5^i)")
+    batch: int = setting(4, "episodes of one step, over all processes")
+    shots: int = setting(1, "K: support images of an episode")
+    rotate: bool = setting(
+        False, "ours: each image of an episode is its query once, the others its supports, so K + 1 images make K + 1 episodes"
+    )
+    order: Order = setting("shuffled", "how queries are found: see protocol.order")
+    drop_novel: bool = setting(False, "leave out training images that hold any test class (BAM; not comparable)")
+    latent_classes: int = setting(0, "ours: kinds of unlabelled regions that are learned from too; 0 for none")
+    latent_share: float = setting(0.3, "ours: share of the episodes whose class is such a region")
+    hold_out: int = setting(0, "training classes held out to validate on")
+    seed: int = setting(0, "decides the first weights, the episodes, what augmentation does and what dropout drops")
+    augmentation: AugmentationConfig = AugmentationConfig()
+
+    def __post_init__(self) -> None:
+        for name in ("episodes", "batch", "shots"):
+            _require(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "at least 1")
+        _require_fraction("training.latent_share", self.latent_share)
+        _require(0 <= self.latent_classes <= 255, "training.latent_classes", self.latent_classes, "0 to 255")
+        for name in ("hold_out", "seed"):
+            _require(0 <= getattr(self, name) < 2**31, f"training.{name}", getattr(self, name), "zero or a positive number")
+        _require_choice("training.order", self.order, Order)
+        if self.rotate and self.batch % (self.shots + 1):
+            raise ConfigError(
+                f"training.batch is {self.batch} and training.rotate makes {self.shots + 1} episodes at a time; "
+                f"expected a multiple of {self.shots + 1}"
+            )
+
+    @property
+    def images(self) -> int:
+        """Images of one drawn group: the query and its supports."""
+        return self.shots + 1
+
+    @property
+    def groups(self) -> int:
+        """Groups drawn for one step."""
+        return self.batch // self.images if self.rotate else self.batch
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole schedule."""
+        return max(1, -(-self.episodes // self.batch))
 
 
 @dataclass(frozen=True)
@@ -199,6 +317,7 @@ class Config:
     model: ModelConfig = ModelConfig()
     loss: LossConfig = LossConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
+    training: TrainingConfig = TrainingConfig()
 
 
 @dataclass(frozen=True)
@@ -218,27 +337,6 @@ class InputConfig:
         _require_choice("input.fit", self.fit, Fit)
         if self.fit == "squash" and (self.multiple > 1 or not self.register):
             raise ConfigError("input.fit is 'squash'; then input.multiple must be 1 and input.register true")
-
-
-@dataclass(frozen=True)
-class AugmentationConfig:
-    """What changes an image at random in training, and its mask with it."""
-
-    size: int = setting(473, "height and width of the crop")
-    scale: tuple[float, float] = setting((0.9, 1.1), "range of the random scale (release: 0.8 to 1.25 on COCO)")
-    rotation: float = setting(10.0, "largest rotation, in degrees, to either side")
-    blur: float = setting(0.5, "probability of a slight blur")
-    flip: float = setting(0.5, "probability of a left-right flip")
-    longest: int | None = setting(None, "first make larger images so small that their longest side has this many pixels")
-
-    def __post_init__(self) -> None:
-        _require(self.size >= 8, "augmentation.size", self.size, "at least 8 pixels")
-        low, high = self.scale
-        _require(0 < low <= high < math.inf, "augmentation.scale", self.scale, "a range LOW <= HIGH above 0")
-        _require(0 <= self.rotation <= 180, "augmentation.rotation", self.rotation, "0 to 180 degrees")
-        for name in ("blur", "flip"):
-            _require(0 <= getattr(self, name) <= 1, f"augmentation.{name}", getattr(self, name), "a probability")
-        _require(self.longest is None or self.longest >= 8, "augmentation.longest", self.longest, "at least 8 pixels, or none")
 
 
 @dataclass(frozen=True)
@@ -301,7 +399,37 @@ RELEASED = Config(
     optimizer=OptimizerConfig(rate_multiplier=15.0, decay_biases=False),
 )
 
-PRESETS = {"paper": PAPER, "released": RELEASED}
+BEST = Config(
+    model=replace(
+        PAPER.model,
+        reduction_dropout=0.5,
+        backbone=BackboneConfig("resnet50", "resnet50-keras", offset=6),
+        prior=PriorConfig(votes=("mid", "high")),
+    ),
+    optimizer=OptimizerConfig(
+        convolutions="adamw",
+        convolution_rate=4e-4,
+        convolution_decay=1e-2,
+        decay="cosine",
+        transformer_rate=2e-4,
+        transformer_falls=True,
+        decay_biases=False,
+        warm_up=0.02,
+        clip=1.0,
+        average=0.998,
+    ),
+    training=TrainingConfig(
+        episodes=60_000,
+        batch=16,
+        rotate=True,
+        latent_classes=24,
+        latent_share=0.35,
+        augmentation=AugmentationConfig(longest=512),
+    ),
+)
+"""The recipe that generalises best to classes held out of the training classes (`docs/results.md`)."""
+
+PRESETS = {"paper": PAPER, "released": RELEASED, "best": BEST}
 
 
 def _row(cross: Cross = "cycle", layers: int = 2, dim: int = 128, mixer: Mixer = "transformer") -> ModelConfig:
@@ -336,15 +464,15 @@ def to_dict(config: Any) -> dict[str, Any]:
     return dataclasses.asdict(config)
 
 
-def from_dict(kind: type[T], values: dict[str, Any], path: str = "config") -> T:
+def from_dict(kind: type[T], values: dict[str, Any], path: str = "") -> T:
     """A config from what `to_dict` gave, checked; a field that is missing takes its default."""
     if not isinstance(values, dict):
-        raise ConfigError(f"{path} is {values!r}; expected the fields of {kind.__name__}")
-    known = typing.get_type_hints(kind)
+        raise ConfigError(f"{path or 'config'} is {values!r}; expected the fields of {kind.__name__}")
+    known, prefix = typing.get_type_hints(kind), f"{path}." if path else ""
     for name in values:
         if name not in known:
-            raise ConfigError(f"{path}.{name} is not a setting of this version; expected one of {', '.join(known)}")
-    return kind(**{name: _typed(known[name], value, f"{path}.{name}") for name, value in values.items()})
+            raise ConfigError(f"{prefix}{name} is not a setting of this version; expected one of {', '.join(known)}")
+    return kind(**{name: _typed(known[name], value, f"{prefix}{name}") for name, value in values.items()})
 
 
 def _typed(kind: Any, value: Any, path: str) -> Any:
@@ -363,7 +491,7 @@ def _typed(kind: Any, value: Any, path: str) -> Any:
             return float(value)
         if isinstance(option, type) and isinstance(value, option) and not (option is int and isinstance(value, bool)):
             return value
-    raise ConfigError(f"{path} is {value!r}; expected {kind if typing.get_origin(kind) else kind.__name__}")
+    raise ConfigError(f"{path} is {value!r}; expected {_described(kind)}")
 
 
 def settings(kind: type[Any], prefix: str = "") -> list[tuple[str, Any, str]]:
@@ -375,3 +503,63 @@ def settings(kind: type[Any], prefix: str = "") -> list[tuple[str, Any, str]]:
         else:
             rows.append((prefix + item.name, item.default, item.metadata["help"]))
     return rows
+
+
+def parse(kind: type[T], base: T, given: Mapping[str, str]) -> T:
+    """A config with some of its settings given as text.
+
+    Args:
+        kind: of config.
+        base: what is not given.
+        given: by dotted name, such as {"optimizer.clip": "1.0"}; tuples as "0.9,1.1", nothing as "none".
+    """
+    values, known = to_dict(base), [name for name, _, _ in settings(kind)]
+    for name, text in given.items():
+        if name not in known:
+            nearest = difflib.get_close_matches(name, known, 1, cutoff=0)
+            raise ConfigError(f"{name} is not a setting; the nearest one is {nearest[0]}")
+        *path, last = name.split(".")
+        target, owner = values, kind
+        for part in path:
+            target, owner = target[part], typing.get_type_hints(owner)[part]
+        target[last] = _parsed(typing.get_type_hints(owner)[last], text, name)
+    return from_dict(kind, values)
+
+
+def _parsed(kind: Any, text: str, name: str) -> Any:
+    """The value that a text stands for, as far as the kind of the setting tells."""
+    options = typing.get_args(kind) if typing.get_origin(kind) is types.UnionType else (kind,)
+    if type(None) in options and text.lower() == "none":
+        return None
+    for option in (option for option in options if option is not type(None)):
+        origin, inner = typing.get_origin(option), typing.get_args(option)
+        if origin is tuple:
+            any_number = inner[1:] == (...,)
+            nothing = any_number and text.lower() == "none"
+            parts = [] if nothing else [part.strip() for part in text.split(",") if part.strip()]
+            kinds = inner[:1] * len(parts) if any_number else inner
+            if len(kinds) != len(parts):
+                raise ConfigError(f"{name} is {text!r}; expected {len(kinds)} values with commas between them")
+            return [_parsed(part_kind, part, name) for part_kind, part in zip(kinds, parts, strict=True)]
+        if option is bool:
+            if text.lower() not in ("true", "false", "yes", "no", "on", "off", "1", "0"):
+                raise ConfigError(f"{name} is {text!r}; expected true or false")
+            return text.lower() in ("true", "yes", "on", "1")
+        if option in (int, float):
+            try:
+                number = float(text.replace("_", ""))
+            except ValueError as error:
+                raise ConfigError(f"{name} is {text!r}; expected a number") from error
+            if option is int and not number.is_integer():
+                raise ConfigError(f"{name} is {text!r}; expected a whole number")
+            return int(number) if option is int else number
+    return text
+
+
+def shown(value: Any) -> str:
+    """A setting's value as `parse` reads it."""
+    if isinstance(value, tuple):
+        return ",".join(map(shown, value)) or "none"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "none" if value is None else str(value)

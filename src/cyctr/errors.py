@@ -19,3 +19,7 @@ class WeightsError(CyctrError):
 
 class CheckpointError(CyctrError):
     """A checkpoint that cannot be read or does not fit."""
+
+
+class TrainingError(CyctrError):
+    """Training that cannot go on."""

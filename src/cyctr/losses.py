@@ -18,28 +18,30 @@ class Losses:
         total: main + weight * auxiliary.
         main: Dice loss of the query mask.
         auxiliary: Dice loss of the support masks; zero where the network does not predict them.
+        each: (B,) what every episode adds to the mean that `total` is.
     """
 
     total: Tensor
     main: Tensor
     auxiliary: Tensor
+    each: Tensor
 
 
 def dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """1 - 2 sum(p g) / (sum(p^2) + sum(g^2)) of the foreground, mean over the batch.
+    """(B,) 1 - 2 sum(p g) / (sum(p^2) + sum(g^2)) of the foreground.
 
     Args:
         logits: (B, 2, H, W) background and foreground; p is their softmax.
         labels: (B, H, W) uint8; pixels of 255 do not count.
     """
     probability = logits.float().softmax(1)[:, 1]  # (B, H, W)
-    return _dice(probability * (labels != IGNORE), labels == 1).mean()
+    return _dice(probability * (labels != IGNORE), labels == 1)
 
 
 def two_channel_dice_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """The release's form: sigmoid Dice of background and foreground, summed; 255 is left out of the targets alone."""
+    """(B,) in the release's form: sigmoid Dice of background and foreground, summed; 255 is left out of the targets alone."""
     background, foreground = logits.float().sigmoid().unbind(1)
-    return (_dice(background, labels == 0) + _dice(foreground, labels == 1)).mean()
+    return _dice(background, labels == 0) + _dice(foreground, labels == 1)
 
 
 def episode_loss(prediction: Prediction, episode: Episode, config: LossConfig) -> Losses:
@@ -47,11 +49,13 @@ def episode_loss(prediction: Prediction, episode: Episode, config: LossConfig) -
     if episode.query_labels is None:
         raise DataError("the episode has no query_labels; expected (B, H, W) uint8 labels to compute a loss")
     dice = two_channel_dice_loss if config.both_channels else dice_loss
-    main = dice(prediction.logits, episode.query_labels)
+    main = dice(prediction.logits, episode.query_labels)  # (B,)
     auxiliary = torch.zeros_like(main)
     if prediction.auxiliary is not None:
-        auxiliary = dice(prediction.auxiliary.flatten(0, 1), episode.support_labels.flatten(0, 1))
-    return Losses(main + config.auxiliary_weight * auxiliary, main, auxiliary)
+        of_shots = dice(prediction.auxiliary.flatten(0, 1), episode.support_labels.flatten(0, 1))
+        auxiliary = of_shots.view(len(main), -1).mean(1)  # (B,)
+    each = main + config.auxiliary_weight * auxiliary
+    return Losses(each.mean(), main.mean(), auxiliary.mean(), each)
 
 
 def _dice(probability: Tensor, target: Tensor) -> Tensor:

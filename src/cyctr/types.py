@@ -79,6 +79,7 @@ class Support:
         valid: (B, N) bool, false for slots that no token fills.
         maps: (B, K, d, h, w) all support features, kept only where the cross block reads predicted positions.
         grid: (h, w) of the support features.
+        voters: (B, N, C) backbone features of the tokens, unit length, one tensor for each of `prior.votes`.
     """
 
     prototype: Tensor
@@ -90,6 +91,7 @@ class Support:
     valid: Tensor
     maps: Tensor | None
     grid: tuple[int, int]
+    voters: tuple[Tensor, ...] = ()
 
     def expand(self, batch: int) -> "Support":
         """The same support for each of `batch` queries, without copying it."""
@@ -100,7 +102,8 @@ class Support:
             raise DataError(f"support holds {own} episodes, the query batch {batch}; expected equal numbers or one support")
         values = {item.name: getattr(self, item.name) for item in fields(self)}
         grown = {name: value.expand(batch, *value.shape[1:]) for name, value in values.items() if isinstance(value, Tensor)}
-        return Support(**{**values, **grown})
+        voters = tuple(value.expand(batch, *value.shape[1:]) for value in self.voters)
+        return Support(**{**values, **grown, "voters": voters})
 
 
 class CycleState(IntEnum):
@@ -140,6 +143,7 @@ class Explanation:
         support_grid: (h, w) of the support features.
         stride: pixels from one cell to the next.
         alignment: "corner" where cell i sits on pixel stride * i, "center" where it covers the stride pixels from there.
+        offset: pixels, right and down, from there to what the cell speaks of.
         cross: one trace for each cross-alignment block that attends to support tokens.
     """
 
@@ -149,6 +153,7 @@ class Explanation:
     support_grid: tuple[int, int]
     stride: int
     alignment: Literal["corner", "center"]
+    offset: int
     cross: tuple[CrossTrace, ...]
 
     def attention(self, row: int, column: int, layer: int = -1) -> Tensor:

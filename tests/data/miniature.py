@@ -14,6 +14,8 @@ OBJECTS = {  # image -> class -> top, left, bottom, right
     "d": {"cat": (6, 1, 9, 15)},
 }
 CLASSES = ("cat", "dog")
+_SIZES = ((40, 60), (60, 40), (33, 33), (20, 50), (50, 21), (64, 64), (70, 30), (30, 70), (45, 46))
+VARIED = dict(zip("abcdefghi", _SIZES, strict=True))  # image -> height, width
 
 
 def write(path: Path, pixels, mode: str | None = None) -> Path:
@@ -65,6 +67,19 @@ def labelled_folder(root: Path, names: bool = True) -> Path:
         write(root / "masks" / f"{stem}.png", labelled(stem))
     if names:
         (root / "classes.txt").write_text("\n".join(CLASSES))
+    return root
+
+
+def varied_folder(root: Path) -> Path:
+    """Nine images of as many sizes, a cat in each and a dog in most, with a border that nobody decided."""
+    for number, (stem, (height, width)) in enumerate(VARIED.items()):
+        picture(root / "images" / f"{stem}.png", (height, width), seed=number)
+        values = box((2, 2, height // 2, width - 3), 1, (height, width))
+        if number % 3 != 2:
+            values += box((height // 2, number, height - 1, width // 2), 2, (height, width))
+        values[:, -1] = 255
+        write(root / "masks" / f"{stem}.png", values)
+    (root / "classes.txt").write_text("\n".join(CLASSES))
     return root
 
 

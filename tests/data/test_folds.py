@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 
 from cyctr.data import folds
@@ -92,3 +94,39 @@ def test_validation_takes_the_training_images_unless_it_has_its_own():
     assert [dataset.pool(split) for split in ("train", "validation", "test")] == [train, train, test]
     dataset = Dataset("mine", ("cat",), {"train": train, "test": test, "validation": validation}, ())
     assert dataset.pool("validation") is validation
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 14])
+def test_classes_that_are_held_out_are_some_of_those_to_learn_from(count):
+    for fold in folds.contiguous(20):
+        held = folds.hold_out(fold, count)
+        assert len(held.validation) == count
+        assert sorted(held.train + held.validation) == list(fold.train)
+        assert held.test == fold.test
+        assert list(held.train) == sorted(held.train) and list(held.validation) == sorted(held.validation)
+
+
+def test_always_the_same_classes_are_held_out_and_more_of_them_hold_fewer():
+    for fold in folds.interleaved(80):
+        held = [folds.hold_out(fold, count) for count in range(60)]
+        assert held == [folds.hold_out(fold, count) for count in range(60)]
+        for fewer, more in pairwise(held):
+            assert set(fewer.validation) < set(more.validation)
+
+
+def test_the_classes_held_out_come_from_all_over_the_fold():
+    """They are drawn, not the first ones of a list."""
+    made = [folds.hold_out(fold, 5).validation for fold in folds.contiguous(20)]
+    assert len({number for held in made for number in held}) > 10
+    assert all(held != fold.train[:5] for held, fold in zip(made, folds.contiguous(20), strict=True))
+
+
+def test_nothing_held_out_leaves_the_fold_as_it_was():
+    assert folds.hold_out(Fold(train=(0, 3), test=(1,)), 0) == Fold(train=(0, 3), test=(1,))
+
+
+@pytest.mark.parametrize("count", [-1, 3, 4])
+def test_one_class_at_least_is_left_to_learn_from(count):
+    message = f"training.hold_out is {count}; the fold has 3 training classes: expected 0 to 2"
+    with pytest.raises(DataError, match=message):
+        folds.hold_out(Fold(train=(0, 1, 2), test=(3,)), count)

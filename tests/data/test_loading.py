@@ -8,53 +8,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from miniature import box, picture, truncate, write
+from miniature import VARIED, truncate, varied_folder
 from PIL import Image
 
-from cyctr.config import AugmentationConfig, InputConfig
-from cyctr.data import pools
+from cyctr.config import InputConfig
 from cyctr.data.folder import open_folder
-from cyctr.data.loading import Memo, TestEpisodes, TrainingEpisodes
+from cyctr.data.loading import Memo, TestEpisodes
 from cyctr.data.sampler import Sampler
 from cyctr.data.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.data.transforms import content_size
 from cyctr.errors import DataError
 from cyctr.types import Episode
 
-SIZES = [(40, 60), (60, 40), (33, 33), (20, 50), (50, 21), (64, 64), (70, 30), (30, 70), (45, 46)]
-STEMS = tuple("abcdefghi")
+STEMS = tuple(VARIED)
 INPUT = InputConfig(size=33)
-AUGMENTATION = AugmentationConfig(size=32)
-STILL = {"scale": (1.0, 1.0), "rotation": 0.0, "blur": 0.0, "flip": 0.0}
 
 
 @pytest.fixture
-def dataset(tmp_path, monkeypatch):
-    """Nine images of as many sizes, a cat in each and a dog in most, with a border that nobody decided."""
-    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
-    root = tmp_path / "data"
-    for number, (stem, (height, width)) in enumerate(zip(STEMS, SIZES, strict=True)):
-        picture(root / "images" / f"{stem}.png", (height, width), seed=number)
-        values = box((2, 2, height // 2, width - 3), 1, (height, width))
-        if number % 3 != 2:
-            values += box((height // 2, number, height - 1, width // 2), 2, (height, width))
-        values[:, -1] = 255
-        write(root / "masks" / f"{stem}.png", values)
-    (root / "classes.txt").write_text("cat\ndog")
-    return open_folder(root)
-
-
-def samplers(dataset, **settings):
-    pool = dataset.pool("test")
-    return pool, Sampler(dataset, pool.index(), **settings)
+def dataset(tmp_path):
+    return open_folder(varied_folder(tmp_path / "data"))
 
 
 def episodes(dataset, config=INPUT, memo=None, **settings):
-    return TestEpisodes(*samplers(dataset, **settings), config, memo)
-
-
-def training(dataset, config=AUGMENTATION, **settings):
-    return TrainingEpisodes(*samplers(dataset, **settings), config)
+    pool = dataset.pool("test")
+    return TestEpisodes(pool, Sampler(dataset, pool.index(), **settings), config, memo)
 
 
 def by_hand(root, stem, value, config):
@@ -140,23 +117,6 @@ def test_nothing_is_read_before_the_first_batch_is_asked_for(dataset, reads):
     batches = source.batches(range(9), 2, 2)
     batches.close()
     assert reads == []
-
-
-@pytest.fixture
-def reads(monkeypatch):
-    """The images and masks that were read."""
-    names = []
-
-    def remembered(read):
-        def remember(path):
-            names.append(f"{path.parent.name}/{path.stem}")
-            return read(path)
-
-        return remember
-
-    for read in (pools.read_image, pools.read_values):
-        monkeypatch.setattr(pools, read.__name__, remembered(read))
-    return names
 
 
 def test_every_image_is_read_once_for_all_shots_and_seeds_that_share_a_memo(dataset, reads):
@@ -330,118 +290,3 @@ def test_threads_may_share_a_memo():
         assert all(workers.map(ask, range(3000)))
     gc.collect()
     assert sum(held.nbytes for held in alive) <= 700
-
-
-def parts(episode):
-    return [episode.support_images, episode.support_labels, episode.query_images, episode.query_labels]
-
-
-@pytest.mark.parametrize("shots", [1, 3])
-def test_a_training_episode_is_the_same_in_any_batch(dataset, shots):
-    whole = parts(training(dataset, shots=shots).batch(0, 6))
-    source = training(dataset, shots=shots)
-    later, sooner = parts(source.batch(2, 4)), parts(source.batch(0, 2))
-    for all_, first, second in zip(whole, sooner, later, strict=True):
-        assert torch.equal(all_, torch.cat([first, second]))
-    assert whole[0].shape == (6, shots, 3, 32, 32) and whole[3].shape == (6, 32, 32)
-    assert whole[0].dtype == torch.uint8
-
-
-def test_a_training_episode_is_the_same_in_threads(dataset):
-    source = training(dataset)
-    with ThreadPoolExecutor(4) as workers:
-        found = list(workers.map(lambda i: parts(source.batch(i, 1)), range(24)))
-    expected = parts(source.batch(0, 24))
-    for i, made in enumerate(found):
-        assert all(torch.equal(one[0], many[i]) for one, many in zip(made, expected, strict=True))
-
-
-def test_fewer_shots_are_the_first_of_more_in_training(dataset):
-    few, many = training(dataset, shots=1).batch(0, 8), training(dataset, shots=4).batch(0, 8)
-    assert torch.equal(few.support_images, many.support_images[:, :1])
-    assert torch.equal(few.query_images, many.query_images)
-
-
-def test_another_seed_gives_other_crops(dataset):
-    one, other = training(dataset).batch(0, 9), training(dataset, seed=1).batch(0, 9)
-    assert not torch.equal(one.query_images, other.query_images)
-    # even of the same image: the queries walk the list under every seed
-    assert all(not torch.equal(a, b) for a, b in zip(one.query_images, other.query_images, strict=True))
-
-
-def test_the_second_time_round_an_image_is_changed_in_another_way(dataset):
-    source = training(dataset)
-    rounds = [source.batch(lap * len(STEMS), len(STEMS)).query_images for lap in range(3)]
-    for i in range(len(STEMS)):
-        assert len({made[i].numpy().tobytes() for made in rounds}) == 3
-
-
-def test_query_and_supports_are_changed_each_in_their_own_way(dataset):
-    root = dataset.pool("test").root
-    for stem in STEMS:  # the same picture everywhere
-        picture(root / "images" / f"{stem}.png", (64, 64), seed=5)
-        write(root / "masks" / f"{stem}.png", box((10, 10, 50, 50), 1, (64, 64)) + box((50, 10, 60, 50), 2, (64, 64)))
-    given = training(open_folder(root), shots=3).batch(0, 6)
-    for query, supports in zip(given.query_images, given.support_images, strict=True):
-        assert len({image.numpy().tobytes() for image in (query, *supports)}) == 4
-
-
-@pytest.mark.parametrize("scale", [(0.9, 1.1), (0.25, 0.5)])
-def test_every_support_and_query_keeps_some_foreground_however_small_the_object(dataset, scale):
-    root = dataset.pool("test").root
-    for number, (stem, size) in enumerate(zip(STEMS, SIZES, strict=True)):
-        values = np.zeros(size, np.uint8)
-        values[number, 2 * number] = 1
-        values[-1 - number, -1] = 2
-        write(root / "masks" / f"{stem}.png", values)
-    config = AugmentationConfig(size=16, scale=scale, rotation=90.0)
-    given = training(open_folder(root), config, shots=2).batch(0, 60)
-    assert (given.support_labels == 1).flatten(2).any(-1).all()
-    assert (given.query_labels == 1).flatten(1).any(-1).all()
-    checked = Episode(given.support_images, given.support_labels, given.query_images, given.query_labels)
-    assert checked.shots == 2
-
-
-def test_without_chance_a_training_crop_is_a_piece_of_the_file_with_its_mask(dataset):
-    source = training(dataset, AugmentationConfig(size=16, **STILL), shots=2)
-    given = source.batch(0, 6)
-    images = torch.cat([given.query_images[:, None], given.support_images], 1)  # (B, K + 1, 3, S, S)
-    labels = torch.cat([given.query_labels[:, None], given.support_labels], 1)
-    for number in range(6):
-        draw = source.sampler(number)
-        for place, i in enumerate((draw.query, *draw.supports)):
-            image = torch.from_numpy(source.pool.image(i)).permute(2, 0, 1)
-            label = torch.from_numpy(source.pool.label(i, draw.category))
-            pieces = [
-                (top, left)
-                for top in range(image.shape[1] - 15)
-                for left in range(image.shape[2] - 15)
-                if torch.equal(image[:, top : top + 16, left : left + 16], images[number, place])
-            ]
-            assert len(pieces) == 1
-            ((top, left),) = pieces
-            assert torch.equal(label[top : top + 16, left : left + 16], labels[number, place])
-
-
-def test_blur_changes_the_image_and_not_the_mask(dataset):
-    sharp = training(dataset, AugmentationConfig(size=16, **STILL)).batch(0, 6)
-    soft = training(dataset, AugmentationConfig(size=16, **STILL | {"blur": 1.0})).batch(0, 6)
-    assert torch.equal(sharp.query_labels, soft.query_labels)
-    assert soft.query_images.float().std() < 0.6 * sharp.query_images.float().std()
-
-
-def test_large_images_are_made_smaller_first(dataset):
-    config = AugmentationConfig(size=32, **STILL, longest=20)
-    for place, label in enumerate(training(dataset, config).batch(0, 9).query_labels):
-        seen = (label != 255).nonzero()
-        height, width = (seen.amax(0) - seen.amin(0) + 1).tolist()
-        full = SIZES[place]
-        assert height == round(full[0] * 20 / max(full))
-        assert abs(width - round(full[1] * 20 / max(full))) <= 1  # the border that nobody decided
-
-
-def test_a_mask_that_lost_its_object_since_the_index_was_built_is_named(dataset):
-    source = training(dataset)
-    write(source.pool.root / "masks" / "a.png", np.zeros(SIZES[0]))
-    with pytest.raises(DataError, match="a: marks no pixel of its class any more; was its mask changed"):
-        source.batch(0, 30)

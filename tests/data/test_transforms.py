@@ -1,5 +1,6 @@
 import cmath
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,14 +8,18 @@ import torch
 
 from cyctr.config import PROTOCOLS, AugmentationConfig, InputConfig
 from cyctr.data.transforms import (
+    BLUR,
+    CHANCES,
     FILL,
+    augmentation_matrices,
     blur,
     content_size,
-    draw_augmentation,
     fit_image,
     fit_label,
+    planes,
+    recolour,
     restore,
-    shrink,
+    restore_all,
     warp,
 )
 from cyctr.seeding import Stream
@@ -191,6 +196,69 @@ def test_what_comes_back_is_neither_moved_nor_stretched(config):
     assert (restored - expected)[inner].abs().max() < 0.01
 
 
+WAYS_BACK = INPUTS | {"pfenet": PROTOCOLS["pfenet"].input, "small pfenet": replace(PROTOCOLS["pfenet"].input, size=49)}
+
+
+def smooth(count, config, dtype):
+    """(n, 2, S, S) maps without edges: what rounding does to a place does next to nothing to what is read there."""
+    waves = torch.arange(1, 2 * count + 1).view(count, 2, 1, 1).to(dtype)
+    y, x = torch.meshgrid(*[torch.linspace(0, 3, config.size, dtype=dtype)] * 2, indexing="ij")
+    return torch.sin(waves * x + 0.3) + torch.cos(y * waves / 2)
+
+
+def assert_restored_as_alone(maps, sizes, config, tolerance):
+    together = restore_all(maps, sizes, config)
+    assert together.shape == (*maps.shape[:2], max(size[0] for size in sizes), max(size[1] for size in sizes))
+    assert together.dtype == maps.dtype
+    for one, own, (height, width) in zip(together, maps, sizes, strict=True):
+        torch.testing.assert_close(
+            one[:, :height, :width], restore(own, (height, width), config), rtol=tolerance, atol=tolerance
+        )
+
+
+@pytest.mark.parametrize("config", WAYS_BACK.values(), ids=WAYS_BACK)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [(1, 1), (2, 1), (1, 3)],
+        [(7, 5), (30, 9), (9, 200), (1, 64)],
+        [(375, 500), (500, 375), (281, 311)],
+        [(473, 473), (1, 1), (800, 600), (60, 900)],
+    ],
+    ids=["tiny", "small", "pascal", "mixed"],
+)
+def test_restoring_a_batch_is_restoring_each_image(config, sizes):
+    noisy = torch.randn(len(sizes), 2, config.size, config.size, dtype=torch.float64)
+    assert_restored_as_alone(noisy, sizes, config, 1e-9)
+    assert_restored_as_alone(smooth(len(sizes), config, torch.float32), sizes, config, 1e-4)
+
+
+@pytest.mark.parametrize("config", WAYS_BACK.values(), ids=WAYS_BACK)
+def test_an_image_alone_fills_what_it_is_restored_to_and_beside_others_reads_the_same(config):
+    maps = torch.randn(3, 2, config.size, config.size)
+    sizes = [(90, 61), (33, 120), (120, 33)]
+    together = restore_all(maps, sizes, config)
+    for i, (height, width) in enumerate(sizes):
+        alone = restore_all(maps[i : i + 1], sizes[i : i + 1], config)
+        assert alone.shape == (1, 2, height, width)
+        assert torch.equal(alone[0], together[i, :, :height, :width])
+
+
+@pytest.mark.parametrize("config", [value for value in WAYS_BACK.values() if value.register])
+def test_a_batch_is_restored_from_the_content_alone(config):
+    """Whatever the maps say of the padding, no pixel of an image hears more of it than rounding lets through."""
+    sizes = [(50, 80), (80, 50), (64, 64)]
+    maps = torch.randn(3, 2, config.size, config.size)
+    loud = maps.clone()
+    for one, size in zip(loud, sizes, strict=True):
+        height, width = content_size(size, config)
+        one[:, height:], one[:, :, width:] = 1e3, 1e3
+    for found, expected, (height, width) in zip(
+        restore_all(loud, sizes, config), restore_all(maps, sizes, config), sizes, strict=True
+    ):
+        torch.testing.assert_close(found[:, :height, :width], expected[:, :height, :width], rtol=0, atol=0.1)
+
+
 @pytest.mark.parametrize("size", PASCAL_SIZES, ids=str)
 def test_pfenet_s_way_back_misregisters_where_the_exact_one_does_not(size):
     label = oval(*size)
@@ -249,30 +317,15 @@ def test_the_edges_of_a_bright_square_and_of_its_mask_coincide(size, config):
             assert abs(middle + float(line[middle:].sum()) - high) <= tolerance
 
 
-@pytest.mark.parametrize("longest", [100, 64])
-def test_shrinking_keeps_the_aspect_and_the_mask_with_the_image(longest):
-    label = oval(150, 210)
-    image = (label * 255).expand(3, 150, 210).contiguous()
-    small, marked = shrink(image, label, longest)
-    height, width = round(150 * longest / 210), longest
-    assert small.shape == (3, height, width) and marked.shape == (height, width)
-    assert iou(small[0] > 127, marked == 1) > 0.97
-    assert set(marked.unique().tolist()) == {0, 1}
+def chances(stream):
+    """(1, 6) the numbers of one change."""
+    return torch.tensor([[stream.uniform() for _ in range(CHANCES)]], dtype=torch.float64)
 
 
-def test_what_is_small_enough_is_not_touched():
-    image, label = noise(80, 100), blobs(80, 100)
-    for longest in (None, 100, 101):
-        small, marked = shrink(image, label, longest)
-        assert torch.equal(small, image) and torch.equal(marked, label)
-
-
-def test_shrinking_keeps_a_pixel_of_the_smallest_object():
-    label = torch.zeros(600, 90, dtype=torch.uint8)
-    label[411, 17] = 1
-    small, marked = shrink(noise(600, 90), label, 50)
-    assert small.shape[1:] == marked.shape == (50, 8)
-    assert (marked == 1).sum() == 1
+def matrix_of(config, stream, size, anchor):
+    """(2, 3) of one change, drawn from a stream."""
+    anchors = torch.tensor([anchor], dtype=torch.float64)
+    return augmentation_matrices(config, chances(stream), torch.tensor([size]), anchors)[0]
 
 
 class Drawn:
@@ -310,10 +363,10 @@ class Drawn:
 def changed(image, label, settings, key, anchor, size=64):
     config = AugmentationConfig(size=size, **settings)
     shape = (label.shape[0], label.shape[1])
-    change = draw_augmentation(config, Stream(*key), shape, anchor)
+    matrix = matrix_of(config, Stream(*key), shape, anchor)
     drawn = Drawn(config, Stream(*key), shape, anchor)
-    images, labels = warp(image[None], label[None], change.matrix[None], size)
-    return images[0], labels[0], change, drawn
+    images, labels = warp(image[None], label[None], matrix[None], size)
+    return images[0], labels[0], matrix, drawn
 
 
 def slow_warp(image, label, matrix, size):
@@ -344,10 +397,8 @@ def slow_warp(image, label, matrix, size):
 def test_a_crop_equals_a_slow_reading_of_every_pixel(number):
     size = [(40, 50), (20, 90), (70, 15), (33, 33)][number % 4]
     image, label = noise(*size, number), blobs(*size, number)
-    crop, marks, change, _ = changed(image, label, WILD, ("slow", number), (size[1] / 3, size[0] / 2), size=32)
-    colours, expected, margin = slow_warp(
-        image.permute(1, 2, 0).numpy().astype(float), label.numpy(), change.matrix.tolist(), 32
-    )
+    crop, marks, matrix, _ = changed(image, label, WILD, ("slow", number), (size[1] / 3, size[0] / 2), size=32)
+    colours, expected, margin = slow_warp(image.permute(1, 2, 0).numpy().astype(float), label.numpy(), matrix.tolist(), 32)
     assert np.abs(crop.permute(1, 2, 0).numpy() - colours).max() < 0.51
     clear = margin > 1e-3
     assert clear.mean() > 0.95
@@ -384,13 +435,14 @@ def test_the_matrix_leads_from_the_crop_back_to_the_image():
         size = (30 + number, 140 - 2 * number)
         config = AugmentationConfig(size=41, **WILD)
         anchor = (size[1] * 0.7, size[0] * 0.2)
-        change = draw_augmentation(config, Stream("back", number), size, anchor)
+        matrix = matrix_of(config, Stream("back", number), size, anchor)
         drawn = Drawn(config, Stream("back", number), size, anchor)
         for point in ((0.0, 0.0), anchor, (size[1], size[0]), (3.25, 11.5)):
             x, y = drawn(*point)
-            found = [a * x + b * y + c for a, b, c in change.matrix.tolist()]
+            found = [a * x + b * y + c for a, b, c in matrix.tolist()]
             assert found == pytest.approx(point, abs=1e-9)
-        assert change.blur == drawn.blurred
+        blurred = bool(chances(Stream("back", number))[0, BLUR] < 0.5)
+        assert blurred == Drawn(replace(config, blur=0.5), Stream("back", number), size, anchor).blurred
 
 
 def test_a_positive_turn_goes_from_right_to_down_for_image_and_mask():
@@ -413,10 +465,10 @@ def test_a_positive_turn_goes_from_right_to_down_for_image_and_mask():
 def test_the_mask_moves_with_the_image(number):
     label = blobs(80, 110, number)
     image = torch.stack([torch.where(label == value, 240, 20) for value in (0, 1, 255)]).byte()  # a colour for each label
-    crop, marks, change, _ = changed(image, label, WILD, ("together", number), (50.5, 40.5), size=70)
+    crop, marks, matrix, _ = changed(image, label, WILD, ("together", number), (50.5, 40.5), size=70)
     shown = torch.tensor([0, 1, 255])[crop.int().argmax(0)]
     columns, rows = torch.meshgrid(torch.arange(70) + 0.5, torch.arange(70) + 0.5, indexing="xy")
-    x, y = (a * columns + b * rows + c for a, b, c in change.matrix.tolist())
+    x, y = (a * columns + b * rows + c for a, b, c in matrix.tolist())
     inside = (x > 1) & (x < 109) & (y > 1) & (y < 79)
     plain = inside & (crop.amax(0) == 240)  # all of the neighbours agree there
     assert plain.sum() > 500
@@ -458,9 +510,9 @@ def test_every_crop_inside_the_image_is_equally_likely():
     config = AugmentationConfig(size=20, **STILL)
     lefts = []
     for number in range(3000):
-        change = draw_augmentation(config, Stream("where", number), (20, 24), (12.5, 10.5))
-        lefts.append(round(change.matrix[0, 2].item()))
-        assert change.matrix[1, 2].item() == pytest.approx(0)
+        matrix = matrix_of(config, Stream("where", number), (20, 24), (12.5, 10.5))
+        lefts.append(round(matrix[0, 2].item()))
+        assert matrix[1, 2].item() == pytest.approx(0)
     shares = np.bincount(lefts, minlength=5) / 3000
     assert np.allclose(shares, [1 / 8, 1 / 4, 1 / 4, 1 / 4, 1 / 8], atol=0.03)  # rounded to whole pixels
 
@@ -496,8 +548,9 @@ def test_the_pixel_of_the_anchor_is_in_every_crop_and_keeps_its_label():
 
 def test_augmentations_fill_their_ranges():
     config = AugmentationConfig(size=64, scale=(0.8, 1.25), rotation=20.0, blur=0.3, flip=0.25)
-    changes = [draw_augmentation(config, Stream("ranges", number), (80, 80), (40.0, 40.0)) for number in range(2000)]
-    matrices = np.array([change.matrix.tolist() for change in changes])[:, :, :2]
+    drawn = torch.cat([chances(Stream("ranges", number)) for number in range(2000)])
+    middle = torch.full((2000, 2), 40.0, dtype=torch.float64)
+    matrices = augmentation_matrices(config, drawn, 2 * middle.long(), middle).numpy()[:, :, :2]
     areas = np.linalg.det(matrices)
     scales = np.abs(areas) ** -0.5
     angles = np.degrees(np.arcsin(-matrices[:, 1, 0] * scales))
@@ -505,7 +558,9 @@ def test_augmentations_fill_their_ranges():
         assert low <= found.min() < low + 0.02 * (high - low) and high - 0.02 * (high - low) < found.max() <= high
         assert abs(found.mean() - (low + high) / 2) < 0.03 * (high - low)
     assert abs((areas < 0).mean() - 0.25) < 0.03
-    assert abs(np.mean([change.blur for change in changes]) - 0.3) < 0.03
+    assert abs((drawn[:, BLUR] < config.blur).double().mean() - 0.3) < 0.03
+    blurred, flipped = drawn[:, BLUR] < config.blur, torch.from_numpy(areas < 0)
+    assert abs((blurred & flipped).double().mean() - 0.3 * 0.25) < 0.03  # one has nothing to do with the other
 
 
 def batch_of_three():
@@ -515,11 +570,19 @@ def batch_of_three():
         [noise(*size, seed=i) for i, size in enumerate(sizes)],
         [blobs(*size, seed=i) for i, size in enumerate(sizes)],
     )
-    matrices = torch.tensor(
-        [draw_augmentation(config, Stream("three", i), size, (20.5, 20.5)).matrix.tolist() for i, size in enumerate(sizes)],
-        dtype=torch.float64,
-    )
+    matrices = torch.stack([matrix_of(config, Stream("three", i), size, (20.5, 20.5)) for i, size in enumerate(sizes)])
     return images, labels, matrices
+
+
+def test_the_changes_of_a_batch_are_those_of_its_images_alone():
+    config = AugmentationConfig(size=48, **WILD)
+    drawn = torch.cat([chances(Stream("many", i)) for i in range(20)])
+    sizes = torch.tensor([[30 + 3 * i, 90 - 4 * i] for i in range(20)])
+    anchors = sizes.flip(-1) * torch.rand(20, 2, dtype=torch.float64)
+    together = augmentation_matrices(config, drawn, sizes, anchors)
+    for i in range(20):
+        alone = matrix_of(config, Stream("many", i), sizes[i].tolist(), anchors[i].tolist())
+        torch.testing.assert_close(together[i], alone, rtol=1e-12, atol=1e-12)
 
 
 def test_a_batch_equals_its_images_one_by_one():
@@ -564,3 +627,98 @@ def test_a_blur_is_a_gaussian_over_five_pixels():
 def test_a_blur_leaves_a_plain_image_as_it_is():
     plain = torch.tensor(FILL, dtype=torch.uint8).view(1, 3, 1, 1).expand(2, 3, 16, 16)
     assert torch.equal(blur(plain), plain)
+
+
+def test_planes_are_the_colours_of_the_pixels_in_memory_of_their_own():
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    made = planes(pixels)
+    assert made.shape == (3, 5, 7) and made.is_contiguous()
+    assert all(np.array_equal(made[c].numpy(), pixels[..., c]) for c in range(3))
+
+
+def colours(count=4, size=12):
+    """Colours far enough from black and white that a small change clips none of them."""
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(60, 160, (count, 3, size, size), dtype=torch.uint8, generator=generator)
+
+
+def grey(images):
+    """(B, H, W) how bright each pixel looks (ITU-R BT.601)."""
+    red, green, blue = images.double().unbind(1)
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+def amounts(brightness=0.0, contrast=0.0, saturation=0.0, count=4):
+    return torch.tensor([[brightness, contrast, saturation]], dtype=torch.float64).expand(count, 3)
+
+
+def test_amounts_of_zero_leave_every_colour_as_it_was():
+    images = noise(40, 40)[None].expand(4, -1, -1, -1)
+    assert torch.equal(recolour(images, amounts()), images)
+    extremes = torch.tensor([0, 255], dtype=torch.uint8)[torch.randint(0, 2, (4, 3, 9, 9))]
+    assert torch.equal(recolour(extremes, amounts()), extremes)
+
+
+def slow_recolour(image, brightness, contrast, saturation):
+    """(3, H, W) doubles, one pixel after the other."""
+    bright = image.double() * (1 + brightness)
+    middle = float(grey(bright[None]).mean())
+    made = torch.zeros_like(bright)
+    for row in range(image.shape[1]):
+        for column in range(image.shape[2]):
+            pixel = bright[:, row, column]
+            shade = 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2]
+            made[:, row, column] = middle + (shade + (pixel - shade) * (1 + saturation) - middle) * (1 + contrast)
+    return made.clamp(0, 255)
+
+
+def test_new_colours_equal_a_slow_reading_of_every_pixel():
+    images = torch.stack([noise(9, 11, seed) for seed in range(5)])
+    given = torch.rand(5, 3, dtype=torch.float64) * 1.8 - 0.9
+    found = recolour(images, given)
+    assert found.dtype == torch.uint8
+    for image, changes, made in zip(images, given.tolist(), found, strict=True):
+        assert (made.double() - slow_recolour(image, *changes)).abs().max() < 0.51
+
+
+@pytest.mark.parametrize("share", [-0.5, 0.25, 0.5])
+def test_brightness_multiplies_every_colour(share):
+    found = recolour(colours(), amounts(brightness=share)).double()
+    assert (found - colours().double() * (1 + share)).abs().max() <= 0.5
+
+
+def test_no_saturation_is_grey_of_the_same_brightness():
+    found = recolour(colours(), amounts(saturation=-1))
+    assert torch.equal(found[:, 0], found[:, 1]) and torch.equal(found[:, 1], found[:, 2])
+    assert (found[:, 0].double() - grey(colours())).abs().max() <= 0.51
+
+
+@pytest.mark.parametrize("share", [-0.4, 0.2])
+def test_saturation_moves_colours_away_from_their_grey_which_stays(share):
+    found = recolour(colours(), amounts(saturation=share))
+    assert (grey(found) - grey(colours())).abs().max() <= 0.51
+    away = found.double() - grey(colours())[:, None]
+    assert (away - (1 + share) * (colours().double() - grey(colours())[:, None])).abs().max() <= 0.51
+
+
+@pytest.mark.parametrize("share", [-0.6, 0.3])
+def test_contrast_moves_colours_away_from_the_mean_of_their_own_image_which_stays(share):
+    images = colours() + torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1) * 20  # each of another brightness
+    found = recolour(images, amounts(contrast=share))
+    middle = grey(images).mean((1, 2), keepdim=True)[:, None]
+    assert (found.double() - middle - (1 + share) * (images.double() - middle)).abs().max() <= 0.51
+    assert (grey(found).mean((1, 2)) - grey(images).mean((1, 2))).abs().max() < 0.3
+
+
+def test_colours_beyond_the_range_stay_at_its_end():
+    images = torch.tensor([0, 20, 240, 255], dtype=torch.uint8).view(1, 1, 2, 2).expand(1, 3, 2, 2)
+    found = recolour(images, amounts(brightness=0.5, count=1))[0, 0].flatten().tolist()
+    assert found == [0, 30, 255, 255]
+
+
+def test_every_image_of_a_batch_gets_its_own_colours():
+    given = torch.tensor([[0.3, 0, 0], [0, -0.5, 0], [0, 0, -0.9], [0, 0, 0]])
+    together = recolour(colours(), given)
+    for i in range(4):
+        assert torch.equal(together[i], recolour(colours()[i : i + 1], given[i : i + 1])[0])
+    assert torch.equal(together[3], colours()[3])

@@ -20,13 +20,22 @@ def decided(mask, labels):
 
 
 def test_pixels_are_counted_as_a_loop_counts_them():
-    mask, labels = maps()
+    mask, labels = maps((21, 9))
     found = {"tp": 0, "fp": 0, "fn": 0, "tn": 0}
     for answered, true in zip(mask.flatten().tolist(), labels.flatten().tolist(), strict=True):
         if true != 255:
             found[("t" if answered == (true == 1) else "f") + ("p" if answered else "n")] += 1
     assert count(mask, labels) == Counts(found["tp"], found["fp"], found["fn"], found["tn"])
     assert len(set(found.values())) == 4  # so that no two of them could be exchanged unseen
+
+
+@pytest.mark.parametrize("shape", [(1, 7, 9), (3, 7, 9), (2, 3, 5, 4), (0, 7, 9)])
+def test_many_answers_are_counted_as_each_alone(shape):
+    masks, labels = maps(shape)
+    together = count_pixels(masks, labels)
+    assert together.shape == (*shape[:-2], 4) and together.dtype == torch.int64
+    alone = [count(mask, label) for mask, label in zip(masks.view(-1, *shape[-2:]), labels.view(-1, *shape[-2:]), strict=True)]
+    assert [Counts(*counts) for counts in together.view(-1, 4).tolist()] == alone
 
 
 def test_counts_are_scikit_learn_s_confusion_matrix():
@@ -48,14 +57,14 @@ def test_ignored_pixels_do_not_count_whatever_is_answered_there():
     mask, labels = maps()
     flipped = torch.where(labels == 255, ~mask, mask)
     assert not torch.equal(flipped, mask)
-    assert count(flipped, labels) == count(mask, labels)
-    assert sum(count_pixels(mask, labels).tolist()) == int((labels != 255).sum())
+    assert torch.equal(count_pixels(flipped, labels), count_pixels(mask, labels))
+    assert torch.equal(count_pixels(mask, labels).sum(-1), (labels != 255).flatten(1).sum(1))
 
 
 def test_counts_of_parts_add_up_to_those_of_the_whole():
     mask, labels = maps()
     parts = [count(mask[i], labels[i]) for i in range(len(mask))]
-    assert sum(parts, start=Counts()) == count(mask, labels)
+    assert sum(parts, start=Counts()) == count(mask.flatten(0, 1), labels.flatten(0, 1))
 
 
 def test_counts_add_up_before_the_ratio_is_taken():

@@ -8,9 +8,11 @@ from measuring import CPU, NAMES, SMALL, Album, album, constant, dataset, ellips
 from sklearn.metrics import confusion_matrix
 
 from cyctr.config import PROTOCOLS, InputConfig, ProtocolConfig
+from cyctr.data.transforms import restore
 from cyctr.errors import ConfigError, DataError
+from cyctr.evaluation import protocol as protocols
 from cyctr.evaluation.metrics import Counts
-from cyctr.evaluation.protocol import Evaluation, answer
+from cyctr.evaluation.protocol import Evaluation, in_one_step, masks
 from cyctr.evaluation.results import Results, Setting, merge
 from cyctr.types import Prediction
 
@@ -123,10 +125,58 @@ def test_scores_are_of_the_image_s_own_pixels_and_only_on_request_of_the_input_s
             assert sum(vars(row.counts).values()) == (sizes[row.query] if score == "original" else 33 * 33)
 
 
-def test_an_answer_has_the_size_at_which_it_is_scored(evaluation):
+def test_answers_lie_in_the_top_left_of_a_tensor_as_large_as_the_largest_image(evaluation):
     batch = evaluation.source(EVERY[0]).load([0, 1, 2])
-    assert [mask.shape for mask in answer(noise, batch, SMALL)] == [truth.shape for truth in batch.truths]
-    assert [tuple(mask.shape) for mask in answer(noise, batch, replace(SMALL, score="input"))] == [(33, 33)] * 3
+    found = masks(in_one_step(noise), batch, SMALL)
+    sizes = [tuple(truth.shape) for truth in batch.truths]
+    assert len(set(sizes)) == 3
+    assert found.shape == (3, *map(max, zip(*sizes, strict=True))) and found.dtype == torch.bool
+    for mask, logits, (height, width) in zip(found, noise(batch.episode).logits, sizes, strict=True):
+        background, foreground = restore(logits, (height, width), SMALL.input)
+        sure = (foreground - background).abs() > 1e-4
+        assert sure.float().mean() > 0.99
+        assert torch.equal(mask[:height, :width][sure], (foreground > background)[sure])
+
+
+def test_answers_that_are_scored_as_the_input_are_those_of_the_method(evaluation):
+    batch = evaluation.source(EVERY[0]).load([0, 1, 2])
+    found = masks(in_one_step(noise), batch, replace(SMALL, score="input"))
+    assert found.shape == (3, 33, 33)
+    assert torch.equal(found, noise(batch.episode).mask)
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("where", ["original", "input"])
+def test_the_scores_of_a_batch_are_those_of_its_episodes_alone(name, where):
+    """On images so different that each lies on a canvas of its own when it is alone."""
+    protocol = replace(PROTOCOLS[name], score=where, input=replace(PROTOCOLS[name].input, size=129))
+    source = Evaluation(dataset(album(2, ODD, rim=2)), protocol).source(EVERY[0])
+    reply, numbers = in_one_step(noise), range(4)
+    together = protocols.score(reply, source.load(numbers), protocol)
+    assert together.shape == (4, 4) and len(together.unique(dim=0)) == 4
+    for number, counts in zip(numbers, together, strict=True):
+        alone = source.load([number])
+        (own,) = protocols.score(reply, alone, protocol)
+        assert torch.equal(own, counts)
+        (truth,) = alone.truths if where == "original" else alone.episode.query_labels
+        assert int(counts.sum()) == int((truth != 255).sum())
+
+
+@pytest.mark.parametrize("where", ["original", "input"])
+def test_a_reply_is_asked_once_for_a_batch_and_scored_by_its_masks(where, evaluation):
+    batch, protocol, asked = evaluation.source(EVERY[0]).load([2, 5]), replace(SMALL, score=where), []
+
+    def reply(given):
+        asked.append(given)
+        return noise(given.episode)
+
+    found = protocols.score(reply, batch, protocol)
+    assert asked == [batch]
+    truths = batch.truths if where == "original" else batch.episode.query_labels
+    for counts, mask, truth in zip(found, masks(reply, batch, protocol), truths, strict=True):
+        mask = mask[: truth.shape[0], : truth.shape[1]]
+        assert Counts(*counts.tolist()).true_positive == int((mask & (truth == 1)).sum())
+        assert int(counts.sum()) == int((truth != 255).sum())
 
 
 def test_an_empty_answer_scores_nothing_but_the_background_s_share(evaluation):

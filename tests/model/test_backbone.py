@@ -169,3 +169,12 @@ def test_images_of_any_float_type_are_taken(dtype):
     features = backbone(image.to(dtype))
     assert features.mid.dtype == torch.float32
     torch.testing.assert_close(features.mid, backbone(image).mid, atol=0.1, rtol=0.1)
+
+
+def test_taps_are_scaled_by_their_factors():
+    images = torch.rand(1, 3, 65, 65)
+    plain, scaled = (Backbone(BackboneConfig("tiny", scale=scale))(images) for scale in (None, (2.0, 3.0, 0.5)))
+    first = Backbone(BackboneConfig("tiny")).body.channels[2]
+    torch.testing.assert_close(scaled.high, 0.5 * plain.high)
+    torch.testing.assert_close(scaled.mid[:, :first], 2 * plain.mid[:, :first])
+    torch.testing.assert_close(scaled.mid[:, first:], 3 * plain.mid[:, first:])

@@ -6,7 +6,7 @@ from making import support
 
 from cyctr.config import EncoderConfig
 from cyctr.model import cycle_attention
-from cyctr.model.cycle_attention import CycleAttention, cycle_consistency, nearest_neighbours
+from cyctr.model.cycle_attention import CycleAttention, attend, cycle_consistency, nearest_neighbours
 from cyctr.types import CycleState
 
 
@@ -58,6 +58,56 @@ def test_an_object_that_is_not_in_the_query_is_filtered_out():
     is_foreground, valid = torch.tensor([[[True, False, False]]]), torch.ones(1, 1, 3, dtype=torch.bool)
     consistent = cycle_consistency(*nearest_neighbours(q, k, valid), is_foreground, valid)
     assert consistent.tolist() == [[[False, True, True]]]
+
+
+def attention_case(batch=2, heads=3, cells=11, tokens=15, channels=8):
+    """Queries, keys and values, and a bias that hides some keys of each head, never all."""
+    q = torch.randn(batch, heads, cells, channels)
+    k, v = torch.randn(2, batch, heads, tokens, channels)
+    hidden = torch.rand(batch, heads, 1, tokens) < 0.5
+    hidden[..., 0] = False
+    return q, k, v, torch.zeros(hidden.shape).masked_fill(hidden, -math.inf)
+
+
+def by_hand(q, k, v, bias):
+    """Softmax attention, each head and query on its own, over the keys that are not hidden."""
+    out = torch.zeros_like(q)
+    for b in range(q.shape[0]):
+        for head in range(q.shape[1]):
+            seen = bias[b, head, 0] == 0
+            for i in range(q.shape[2]):
+                affinity = k[b, head, seen] @ q[b, head, i] / math.sqrt(q.shape[-1])
+                out[b, head, i] = affinity.softmax(0) @ v[b, head, seen]
+    return out
+
+
+def test_attention_is_the_softmax_over_what_is_not_hidden():
+    q, k, v, bias = attention_case()
+    torch.testing.assert_close(attend(q, k, v, bias), by_hand(q, k, v, bias))
+
+
+def test_hidden_keys_have_no_weight_and_no_gradient():
+    q, k, v, bias = attention_case()
+    k.requires_grad_(), v.requires_grad_()
+    attend(q, k, v, bias).square().sum().backward()
+    hidden = bias[:, :, 0] != 0
+    for part in (k, v):
+        assert not part.grad[hidden].any()
+        assert part.grad[~hidden].any(-1).float().mean() > 0.9
+
+
+def test_attention_to_one_key_is_its_value():
+    q, k, v, bias = attention_case()
+    bias[..., 0], bias[..., 1:] = 0, -math.inf
+    torch.testing.assert_close(attend(q, k, v, bias), v[:, :, :1].expand(-1, -1, q.shape[2], -1))
+
+
+def test_dropped_attention_weights_are_made_up_for_on_average():
+    q, k, v, bias = attention_case()
+    dropped = torch.stack([attend(q, k, v, bias, dropout=0.3) for _ in range(600)])
+    assert not torch.equal(dropped[0], dropped[1])
+    error = (dropped.mean(0) - attend(q, k, v, bias)).abs() / (dropped.std(0) / 600**0.5)
+    assert error.mean() < 1.2  # as a mean of 600 deviates
 
 
 def slow_attention(layer, query, given, cross):

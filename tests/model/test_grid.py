@@ -94,3 +94,18 @@ def test_maps_of_another_stride_keep_their_place(alignment, pixels, stride):
     between = (wanted >= ramp[0]) & (wanted <= ramp[-1])  # beyond the outermost cells values are repeated
     tolerance = 2.0 if alignment == "center" and stride < 8 else 1e-3  # the maximum of a ramp is its upper end
     assert (moved - wanted)[between].abs().max() <= tolerance
+
+
+@pytest.mark.parametrize("offset", [-12, -3, 5, 8])
+def test_with_an_offset_labels_are_read_and_values_land_beside_where_cells_sit(offset):
+    grid, count = Grid(8, "corner", offset), 9
+    places = torch.arange(count) * 8 + offset
+    inside = ((places >= 0) & (places < 65)).nonzero()[:, 0]
+    labels = torch.randint(0, 2, (1, 65, 65), dtype=torch.uint8)
+    read = grid.cells(labels, (count, count))[0]
+    assert torch.equal(read[inside[:, None], inside], labels[0][places[inside, None], places[inside]])
+    maps = torch.randn(1, 2, count, count)
+    up = grid.upsample(maps, (65, 65))
+    assert up.shape == (1, 2, 65, 65)
+    torch.testing.assert_close(up[..., places[inside, None], places[inside]], maps[..., inside[:, None], inside])
+    assert grid.centres(torch.tensor([0, 10]), count).tolist() == [[offset, offset], [8 + offset, 8 + offset]]

@@ -5,7 +5,7 @@ import torch
 
 from cyctr.config import EncoderConfig
 from cyctr.model.position import coordinates
-from cyctr.model.predicted_attention import PredictedAttention, sample_points
+from cyctr.model.predicted_attention import PredictedAttention, gather_points, sample_points
 
 
 def slow_read(values, x, y):
@@ -111,3 +111,63 @@ def test_positions_are_exact_whatever_the_precision_of_the_values(dtype):
     points = torch.stack([torch.arange(width).float(), torch.zeros(width)], -1).view(1, 1, width, 2)
     read = sample_points(values, points).flatten()
     torch.testing.assert_close(read, torch.arange(width).float(), atol=1e-3, rtol=0)
+
+
+def reading(points=6, tokens=40, size=(4, 7)):
+    """Maps, and positions within them, across their edges and far beyond."""
+    height, width = size
+    x = torch.rand(2, points, tokens) * (width + 4) - 2.5
+    y = torch.rand(2, points, tokens) * (height + 4) - 2.5
+    x[:, 0], y[:, 1] = 3 * width + 0.3, -2 * height - 0.3
+    return torch.randn(2, 3, *size), x, y
+
+
+@pytest.mark.parametrize("size", [(4, 7), (7, 4), (1, 1), (1, 9)])
+def test_reading_corner_by_corner_is_bilinear_reading(size):
+    values, x, y = reading(size=size)
+    torch.testing.assert_close(gather_points(values, x, y), sample_points(values, torch.stack([x, y], -1)))
+    corner_by_corner = gather_points(values, x, y)[1, :, 2, 5]
+    torch.testing.assert_close(corner_by_corner, slow_read(values[1], x[1, 2, 5].item(), y[1, 2, 5].item()))
+
+
+def test_reading_corner_by_corner_finds_whole_positions_exactly():
+    values = torch.randn(1, 3, 4, 7)
+    y, x = (places.flatten()[None, None].float() for places in torch.meshgrid(torch.arange(4), torch.arange(7), indexing="ij"))
+    assert torch.equal(gather_points(values, x, y).view(1, 3, 4, 7), values)
+    for dx, dy in ((-7, 0), (7, 0), (0, -4), (0, 4)):
+        assert not gather_points(values, x + dx, y + dy).any()
+
+
+@pytest.mark.parametrize("size", [(4, 7), (1, 9)])
+def test_reading_corner_by_corner_has_the_gradients_of_bilinear_reading(size):
+    given = [part.double().requires_grad_() for part in reading(size=size)]
+    weights = torch.randn(2, 3, 6, 40)
+    mine = torch.autograd.grad((gather_points(*given) * weights).sum(), given)
+    values, x, y = given
+    points = torch.stack([x, y], -1).float()
+    theirs = torch.autograd.grad((sample_points(values.float(), points) * weights).sum(), given)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4, rtol=1e-4)
+        assert other.any()
+
+
+@pytest.mark.parametrize("size", [(4, 8), (2, 16), (1, 1)])
+def test_reading_corner_by_corner_has_the_gradients_of_bilinear_reading_at_whole_positions_too(size):
+    """Between two slopes that meet there; sizes are powers of two, so that no rounding moves a position off its cell."""
+    height, width = size
+    values = torch.randn(2, 3, height, width)
+    y, x = torch.meshgrid(torch.arange(-2.0, height + 2), torch.arange(-2.0, width + 2), indexing="ij")
+    given = [values, *(places.flatten().expand(2, 1, -1).clone() for places in (x, y))]
+    for part in given:
+        part.requires_grad_()
+    weights = torch.randn(2, 3, 1, x.numel())
+    mine = torch.autograd.grad((gather_points(*given) * weights).sum(), given)
+    theirs = torch.autograd.grad((sample_points(given[0], torch.stack(given[1:], -1)) * weights).sum(), given)
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
+        assert other.any()
+
+    padded = torch.nn.functional.pad(values.detach(), (3, 3, 3, 3))  # position (x, y) is at column x + 3, row y + 3
+    rises = padded[..., 1:-1, 2:] - padded[..., 1:-1, 1:-1]  # from this column to the next
+    expected = (rises.flatten(2) * weights[:, :, 0]).sum(1)
+    torch.testing.assert_close(mine[1][:, 0], expected)

@@ -102,6 +102,26 @@ def test_gather_brings_the_rows_at_the_drawn_cells():
     assert torch.equal(sample.gather(values)[..., 1], sample.index.float())
 
 
+@pytest.mark.parametrize("shots", [1, 3])
+def test_pick_brings_the_chosen_cells_of_each_shot_s_map(shots):
+    cells = torch.cat([cells_with(100, grid=20, shots=shots) for _ in range(2)])
+    maps = torch.randn(2, shots, 5, 20, 20)
+    sample = draw(cells, 60)
+    picked = sample.pick(maps)
+    assert picked.shape == (2, 60, 5)
+    for b in range(2):
+        for slot, place in enumerate(sample.index[b].tolist()):
+            shot, cell = divmod(place, 400)
+            assert torch.equal(picked[b, slot], maps[b, shot, :, cell // 20, cell % 20])
+
+
+def test_pick_brings_its_own_label_to_every_token():
+    cells = cells_with(700, grid=30, ignored=40, shots=2)
+    sample = draw(cells, 500)
+    labels = sample.pick(cells[:, :, None])[..., 0]
+    assert torch.equal(labels[sample.valid] == 1, sample.is_foreground[sample.valid])
+
+
 def slow_sample(cells, count, seed):
     """The rule for one episode with lists: which (place) each class gives."""
     shots, area = cells.shape[0], cells[0].numel()

@@ -1,6 +1,7 @@
 """The command line. Each command has a file of its own; what needs torch is imported when a command runs."""
 
 import io
+import os
 import sys
 import warnings
 from typing import Annotated, Any
@@ -8,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 import cyctr
-from cyctr.cli import data, demo, episodes, evaluate, info, prepare, weights
+from cyctr.cli import data, demo, episodes, evaluate, info, prepare, train, weights
+from cyctr.cli.options import ManyOptions, with_dashes
 from cyctr.errors import CyctrError
 
 app = typer.Typer(
@@ -22,6 +24,7 @@ app.command("demo")(demo.demo)
 app.command("info")(info.info)
 app.command("episodes")(episodes.episodes)
 app.command("evaluate")(evaluate.evaluate)
+app.command("train", cls=ManyOptions, context_settings={"token_normalize_func": with_dashes})(train.train)
 app.command("merge")(evaluate.merge)
 app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
@@ -46,8 +49,14 @@ def options(
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
 
 
+def _say(message: object) -> None:
+    """One line for the user; of several processes that torchrun started, the first speaks for all."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"cyctr: {message}", file=sys.stderr)
+
+
 def _note(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"cyctr: note: {message}", file=sys.stderr)
+    _say(f"note: {message}")
 
 
 def main() -> None:
@@ -59,18 +68,18 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except CyctrError as error:
-        print(f"cyctr: {error}", file=sys.stderr)
+        _say(error)
     except _USAGE_ERROR as error:
         if len(sys.argv) > 1 and error.format_message().strip():
             command = error.ctx.command_path if error.ctx else "cyctr"
             message = " ".join(error.format_message().split()).rstrip(".")
-            print(f"cyctr: {message}; see {command} --help", file=sys.stderr)
+            _say(f"{message}; see {command} --help")
         else:
             error.show()
     except OSError as error:  # of the file system, where nobody expected it
         where = f"{error.filename}: " if error.filename else ""
-        print(f"cyctr: {where}{error.strerror or error}; check the path and its permissions", file=sys.stderr)
+        _say(f"{where}{error.strerror or error}; check the path and its permissions")
     except (typer.Abort, KeyboardInterrupt):
-        print("cyctr: stopped", file=sys.stderr)
+        _say("stopped")
         sys.exit(130)
     sys.exit(2)

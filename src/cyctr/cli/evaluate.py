@@ -45,6 +45,10 @@ def evaluate(
     batch: Annotated[int | None, typer.Option(min=1, help="Episodes at a time; default: 16 on a GPU, 1 on a CPU.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads that read images; default: one per core.")] = None,
     part: Annotated[str, typer.Option(help="2/4: the second of four processes; join them with `cyctr merge`.")] = "1/1",
+    flip: Annotated[bool, typer.Option("--flip", help="Average the answers to each episode and its mirror image.")] = False,
+    encode: Annotated[
+        str, typer.Option(help="Features of an image: 'once', as far as memory goes, or 'always' anew in each episode.")
+    ] = "once",
     pictures: Annotated[int, typer.Option(min=0, help="Episodes shown as best, as median and as worst.")] = 4,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the results in OUTPUT.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the results in OUTPUT.")] = False,
@@ -59,6 +63,8 @@ def evaluate(
     from cyctr.engine.methods import check_method
     from cyctr.evaluation.results import Results, markdown, write_text
 
+    if encode not in ("once", "always"):
+        raise ConfigError(f"--encode is {encode!r}; expected once or always")
     place, parts = _part(part)
     path = output / ("results.json" if parts == 1 else f"results-{place + 1}of{parts}.json")
     options.refuse_to_replace(path, *((output / name for name in _OTHERS) if parts == 1 else ()), allowed=resume or force)
@@ -76,8 +82,8 @@ def evaluate(
             part=(place, parts),
             progress=progress,
         )
-    answer, results = job.open(method, weights, device, precision)
-    with options.alone(path):
+    answer, results = job.open(method, weights, device, precision, flip)
+    with options.alone(path.with_name(f".{path.name}.lock"), path, "wait for it, use --part, or choose another --output"):
         if resume and path.exists():
             results = job.resumed(Results.load(path), results)
         if path.exists() and parts == 1:
@@ -85,7 +91,7 @@ def evaluate(
                 (output / name).unlink(missing_ok=True)
         results.save(path)  # says at once when it cannot be written
         size = batch or (16 if job.device.type == "cuda" else 1)
-        stopped = _run(job, answer, results, path, size, workers or os.cpu_count() or 2)
+        stopped = _run(job, answer, results, path, size, workers or os.cpu_count() or 2, encode == "once")
     _show(results)
     if stopped:
         done = sum(len(run.rows) for run in results.runs.values())
@@ -102,7 +108,7 @@ def evaluate(
         print(f"pictures: {output / 'index.html'}")
 
 
-def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, workers: int) -> bool:
+def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, workers: int, remember: bool) -> bool:
     """Runs what is missing behind a bar; whether it was interrupted."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -135,7 +141,7 @@ def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, work
                 due = time.perf_counter() + max(_SAVE_SECONDS, 20 * (time.perf_counter() - now))
 
         try:
-            job.run(answer, results, batch, workers, on_batch)
+            job.run(answer, results, batch, workers, on_batch, remember)
         except KeyboardInterrupt:
             stopped = True
         finally:  # whatever happened, what was measured is kept

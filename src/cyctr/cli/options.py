@@ -2,12 +2,13 @@
 
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from cyctr.errors import ConfigError, DataError
 from cyctr.storage import locked
@@ -86,6 +87,53 @@ def takes_data(positional: bool = False) -> Callable[[Callable[..., None]], Call
     return decorate
 
 
+def takes_config(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command one option for each setting of `Config` in place of its parameter `changes`, those that were given."""
+    from cyctr.config import Config, settings
+
+    names = {f"setting_{place}": name for place, (name, _, _) in enumerate(settings(Config))}
+    own = inspect.signature(command).parameters
+    made = []
+    for key, (name, _, help) in zip(names, settings(Config), strict=True):
+        panel = f"Settings of {name.rpartition('.')[0]}"
+        dashed = f"--{name.replace('_', '-')}"
+        option = typer.Option(dashed, help=help, metavar="X", rich_help_panel=panel, show_default=False)
+        kind = Annotated[str | None, option]
+        made.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        changes = {name: text for key, name in names.items() if (text := given.pop(key)) is not None}
+        command(changes=changes, **given)
+
+    rest = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, parameter in own.items() if name != "changes"]
+    run.__signature__ = inspect.Signature([*rest, *made])  # type: ignore[attr-defined]
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*rest, *made)}
+    return run
+
+
+class ManyOptions(TyperCommand):
+    """A command whose help has a list for each panel, and cuts no name, however narrow the screen."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **{**kwargs, "rich_markup_mode": None})
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Writes what the options are for."""
+        panels: dict[str, list[tuple[str, str]]] = {}
+        for option in self.get_params(ctx):
+            if (row := option.get_help_record(ctx)) is not None:
+                panels.setdefault(getattr(option, "rich_help_panel", None) or "Options", []).append(row)
+        for name, rows in panels.items():
+            with formatter.section(name):
+                formatter.write_dl(rows)
+
+
+def with_dashes(name: str) -> str:
+    """The name of an option as it is declared, however its user spells it."""
+    return name.replace("_", "-")
+
+
 def numbers(option: str, text: str, lowest: int = 0) -> list[int]:
     """The numbers of a text such as `1,5` or `0-3`."""
     found: list[int] = []
@@ -109,20 +157,31 @@ def refuse_to_replace(*paths: Path, allowed: bool) -> None:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Keeps other processes from writing the same file meanwhile.
+def alone(lock: Path, path: Path, remedies: str = "wait for it, or choose another --output") -> Iterator[None]:
+    """Keeps other processes from writing the same file or folder meanwhile; a folder that stays empty is not left behind.
+
+    Args:
+        lock: a file that is there meanwhile.
+        path: what is written.
+        remedies: what to do where another process writes it.
 
     Raises:
         ConfigError: another does so now.
     """
-    with ExitStack() as stack:
-        try:
-            held = stack.enter_context(locked(path.with_name(f".{path.name}.lock")))
-        except OSError as error:
-            raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
-        if not held:
-            raise ConfigError(f"{path}: another process is writing it; wait for it, use --part, or choose another --output")
-        yield
+    made = [folder for folder in lock.parents if not folder.exists()]
+    try:
+        with ExitStack() as stack:
+            try:
+                held = stack.enter_context(locked(lock))
+            except OSError as error:
+                raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+            if not held:
+                raise ConfigError(f"{path}: another process is writing it; {remedies}")
+            yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # it is not empty, or was never made
+                folder.rmdir()
 
 
 def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:

@@ -43,3 +43,13 @@ def everything(classes: int) -> tuple[Fold, ...]:
 
 def _folds(classes: int, tests: Sequence[Sequence[int]]) -> tuple[Fold, ...]:
     return tuple(Fold(tuple(n for n in range(classes) if n not in test), tuple(test)) for test in tests)
+
+
+def hold_out(fold: Fold, count: int) -> Fold:
+    """The fold with `count` of its training classes kept for validation: always the same ones."""
+    most = len(fold.train) - 1
+    if not 0 <= count <= most:
+        raise DataError(f"training.hold_out is {count}; the fold has {len(fold.train)} training classes: expected 0 to {most}")
+    order = Stream("hold out", *fold.train).choose(len(fold.train), count)
+    kept = tuple(sorted(fold.train[place] for place in order))
+    return Fold(tuple(number for number in fold.train if number not in kept), fold.test, kept)

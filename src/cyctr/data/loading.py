@@ -6,17 +6,13 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from cyctr.config import AugmentationConfig, InputConfig
+from cyctr.config import InputConfig
 from cyctr.data.dataset import Pool
 from cyctr.data.sampler import Draw, Sampler
-from cyctr.data.transforms import blur, draw_augmentation, fit_image, fit_label, shrink, warp
-from cyctr.errors import DataError
-from cyctr.seeding import Stream
+from cyctr.data.transforms import fit_image, fit_label, planes
 from cyctr.types import Episode
 
 _MEMORY = 3 * 2**30  # bytes of prepared images that are kept: all of a fold's test images, many times over
@@ -30,6 +26,9 @@ class Memo:
         self._limit, self._held = limit, 0
         self._kept: OrderedDict[Hashable, Tensor] = OrderedDict()
         self._lock = threading.Lock()
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._kept
 
     def __call__(self, key: Hashable, make: Callable[[], Tensor]) -> Tensor:
         """What `make` gives, or gave for this key before."""
@@ -112,8 +111,9 @@ class TestEpisodes:
             def submit(piece: list[int]) -> Future[Batch]:
                 # the readers fill the memo, image by image; the stacker then finds all of it there
                 draws = [self.sampler(number) for number in piece]
-                wanted = {(i, d.category) for d in draws for i in (d.query, *d.supports)}
-                return stackers.submit(self._load_after, [readers.submit(self._read, *pair) for pair in sorted(wanted)], piece)
+                wanted = sorted({(i, d.category) for d in draws for i in (d.query, *d.supports)})
+                reads = [readers.submit(self._read, *pair) for pair in wanted if not self._has(*pair)]
+                return stackers.submit(self._load_after, reads, piece)
 
             waiting = deque(submit(piece) for piece in pieces[:_AHEAD])
             try:
@@ -136,8 +136,12 @@ class TestEpisodes:
         self._image(i)
         self._label(i, category)
 
+    def _has(self, i: int, category: int) -> bool:
+        keys = (("image", i, self.config), ("label", i, category, self.config))
+        return all((*key, self.device) in self.memo for key in keys)
+
     def _image(self, i: int) -> Tensor:
-        return self._kept(("image", i, self.config), lambda: fit_image(_planes(self.pool.image(i)), self.config))
+        return self._kept(("image", i, self.config), lambda: fit_image(planes(self.pool.image(i)), self.config))
 
     def _truth(self, i: int, category: int) -> Tensor:
         return self._kept(("truth", i, category), lambda: torch.from_numpy(self.pool.label(i, category)))
@@ -152,43 +156,3 @@ class TestEpisodes:
 
     def _kept(self, key: tuple[Hashable, ...], make: Callable[[], Tensor]) -> Tensor:
         return self.memo((*key, self.device), lambda: make().to(self.device))
-
-
-class TrainingEpisodes:
-    """Episodes of a pool for learning: each image scaled, turned, flipped, blurred and cropped at random.
-
-    What happens to the images of episode i is a function of the sampler's seed and i alone.
-    """
-
-    def __init__(self, pool: Pool, sampler: Sampler, config: AugmentationConfig) -> None:
-        self.pool, self.sampler, self.config = pool, sampler, config
-
-    def batch(self, start: int, count: int) -> Episode:
-        """Episodes `start` to `start + count - 1`."""
-        made = [self._episode(self.sampler(number)) for number in range(start, start + count)]
-        images, labels = (torch.stack(part) for part in zip(*made, strict=True))  # (B, K + 1, ...)
-        return Episode(images[:, 1:], labels[:, 1:], images[:, 0], labels[:, 0], trusted=True)
-
-    def _episode(self, draw: Draw) -> tuple[Tensor, Tensor]:
-        parts = [
-            self._changed(i, draw.category, Stream("augment", *self.sampler.key, draw.number, place))
-            for place, i in enumerate((draw.query, *draw.supports))
-        ]
-        return torch.stack([image for image, _ in parts]), torch.stack([label for _, label in parts])
-
-    def _changed(self, i: int, category: int, stream: Stream) -> tuple[Tensor, Tensor]:
-        image, label = _planes(self.pool.image(i)), torch.from_numpy(self.pool.label(i, category))
-        image, label = shrink(image, label, self.config.longest)
-        marked = (label == 1).nonzero()
-        if not len(marked):
-            raise DataError(f"{self.pool.keys[i]}: marks no pixel of its class any more; was its mask changed? start again")
-        row, column = marked[stream.below(len(marked))].tolist()
-        size = (label.shape[-2], label.shape[-1])
-        change = draw_augmentation(self.config, stream, size, (column + 0.5, row + 0.5))
-        images, labels = warp(image[None], label[None], change.matrix[None], self.config.size)
-        return (blur(images) if change.blur else images)[0], labels[0]
-
-
-def _planes(pixels: NDArray[np.uint8]) -> Tensor:
-    """(H, W, 3) -> (3, H, W)."""
-    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))

@@ -3,20 +3,26 @@
 Positions are continuous: pixel i covers i to i + 1, its centre is i + 0.5.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cyctr import compat
 from cyctr.config import AugmentationConfig, InputConfig
-from cyctr.seeding import Stream
 from cyctr.types import IGNORE
 
 Size = tuple[int, int]
 FILL = (124, 116, 104)
 """ImageNet's mean colour, which normalisation turns to zero: what lies beyond the image in training."""
+
+
+def planes(pixels: NDArray[np.uint8]) -> Tensor:
+    """(H, W, 3) -> (3, H, W)."""
+    return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
 def content_size(size: Size, config: InputConfig) -> Size:
@@ -59,41 +65,41 @@ def restore(maps: Tensor, size: Size, config: InputConfig) -> Tensor:
     return F.interpolate(maps[None], longest, mode="bilinear", align_corners=True)[0, :, : size[0], : size[1]]
 
 
-def shrink(image: Tensor, label: Tensor, longest: int | None) -> tuple[Tensor, Tensor]:
-    """(3, H, W) and (H, W), resized so that the longest side has at most `longest` pixels."""
-    size = (image.shape[-2], image.shape[-1])
-    if longest is None or max(size) <= longest:
-        return image, label
-    config = InputConfig(longest)
-    height, width = content_size(size, config)
-    return fit_image(image, config)[:, :height, :width], fit_label(label, config)[:height, :width]
-
-
-@dataclass(frozen=True)
-class Augmentation:
-    """One random change of an image: where each pixel of the crop comes from, and whether it is blurred.
-
-    Attributes:
-        matrix: (2, 3) float64: (x, y, 1) in the crop -> (x, y) in the image.
-        blur: whether to blur.
-    """
-
-    matrix: Tensor
-    blur: bool
-
-
-def draw_augmentation(config: AugmentationConfig, stream: Stream, size: Size, anchor: tuple[float, float]) -> Augmentation:
-    """A change drawn from a stream; see `augmentation_matrices`.
+def restore_all(maps: Tensor, sizes: Sequence[Size], config: InputConfig) -> Tensor:
+    """As `restore` for a batch at once, without a loop.
 
     Args:
-        config: the ranges.
-        stream: where the numbers come from.
-        size: (height, width) of the image.
-        anchor: (x, y) in the image.
+        maps: (B, C, S, S).
+        sizes: height and width of each image.
+        config: how the images were fitted.
+
+    Returns:
+        (B, C, H, W), as large as the largest of them; each image in the top left, what lies beyond means nothing.
     """
-    chance = torch.tensor([[stream.uniform() for _ in range(CHANCES)]], dtype=torch.float64)
-    matrices = augmentation_matrices(config, chance, torch.tensor([size]), torch.tensor([anchor], dtype=torch.float64))
-    return Augmentation(matrices[0], bool(chance[0, BLUR] < config.blur))
+    ratio, shift, last = _places(sizes, config, maps.device)  # (B, 2) each, for rows and columns
+    rows, columns = (
+        (torch.arange(max(side), device=maps.device) * ratio[:, axis, None] + shift[:, axis, None])
+        .clamp_min(0)
+        .minimum(last[:, axis, None])
+        for axis, side in enumerate(zip(*sizes, strict=True))
+    )  # (B, H), (B, W): places in the maps
+    y, x = ((2 * place + 1) / maps.shape[-1] - 1 for place in (rows, columns))
+    grid = torch.stack([x[:, None].expand(-1, y.shape[1], -1), y[:, :, None].expand(-1, -1, x.shape[1])], -1)
+    return F.grid_sample(maps, grid.to(maps.dtype), mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _places(sizes: Sequence[Size], config: InputConfig, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """(B, 2) ratio, shift and last: pixel i of an image is at i * ratio + shift, at most last, in the network's input."""
+    own = torch.tensor(sizes, dtype=torch.float64)
+    if config.register:
+        content = torch.tensor([content_size(size, config) for size in sizes], dtype=torch.float64)
+        parts = (content / own, 0.5 * content / own - 0.5, content - 1)
+    else:
+        ratio = (config.size - 1) / (own.amax(1, keepdim=True) - 1).clamp_min(1).expand(-1, 2)
+        parts = (ratio, torch.zeros_like(ratio), torch.full_like(ratio, config.size - 1))
+    together = torch.stack(parts)
+    moved = (together.pin_memory() if device.type == "cuda" else together).to(device, non_blocking=True)
+    return moved[0], moved[1], moved[2]
 
 
 CHANCES, BLUR = 6, 3
@@ -138,7 +144,7 @@ def warp(images: Tensor, labels: Tensor, matrices: Tensor, size: int, sources: T
     Args:
         images: (B, 3, H, W) uint8.
         labels: (B, H, W) uint8.
-        matrices: (B, 2, 3) of `Augmentation`.
+        matrices: (B, 2, 3) of `augmentation_matrices`.
         size: S of the crops.
         sources: (B, 2) height and width of each image where it fills only the top left of its (H, W).
 
@@ -165,3 +171,19 @@ def warp(images: Tensor, labels: Tensor, matrices: Tensor, size: int, sources: T
 def blur(images: Tensor) -> Tensor:
     """(B, 3, H, W) uint8, slightly out of focus: a Gaussian over 5 x 5 pixels."""
     return compat.transforms().gaussian_blur(images, [5, 5], [1.1, 1.1])
+
+
+def recolour(images: Tensor, amounts: Tensor) -> Tensor:
+    """(B, 3, H, W) uint8 with other brightness, contrast and saturation.
+
+    Args:
+        images: (B, 3, H, W) uint8.
+        amounts: (B, 3) above -1, for each of the three: 0.2 is a fifth more of it.
+    """
+    brightness, contrast, saturation = (1 + amounts.float()).view(-1, 3, 1, 1, 1).unbind(1)  # (B, 1, 1, 1) each
+    weights = torch.tensor([0.299, 0.587, 0.114], device=images.device).view(1, 3, 1, 1)
+    colour = images.float() * brightness
+    grey = (colour * weights).sum(1, keepdim=True)  # (B, 1, H, W)
+    colour = grey + (colour - grey) * saturation
+    middle = grey.mean((-2, -1), keepdim=True)  # (B, 1, 1, 1)
+    return (middle + (colour - middle) * contrast).round().clamp(0, 255).byte()

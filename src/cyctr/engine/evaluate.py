@@ -12,14 +12,16 @@ import torch
 import cyctr
 from cyctr.config import ProtocolConfig
 from cyctr.data.dataset import Dataset, Progress
+from cyctr.data.pictures import free_memory
 from cyctr.engine.methods import check_method, choose_device, open_method
 from cyctr.errors import ConfigError
-from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, answer
+from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
 from cyctr.evaluation.results import Results, Setting, class_table, differences, fold_table, write_text
 from cyctr.visual.contact import Block, tile
 from cyctr.visual.draw import BLUE, GREEN, RED
 from cyctr.visual.page import Section, page
 
+_REMEMBERED = {"cuda": 0.5, "cpu": 0.2}  # of the free memory that features may take
 _SIDE = 360  # pixels of a picture on the page, shown at half
 _SHOTS_SHOWN = 2
 _Ranked = tuple[float, Setting, int, str]  # IoU, and the run, number and query of the episode
@@ -43,11 +45,11 @@ class Job:
     part: tuple[int, int]
     device: torch.device = torch.device("cpu")
 
-    def open(self, method: str, weights: str, device: str, precision: str) -> tuple[Method, Results]:
+    def open(self, method: str, weights: str, device: str, precision: str, flip: bool = False) -> tuple[Method, Results]:
         """The method, and empty results that say how they are made."""
         check_method(method, weights, device, precision)
         self.device = choose_device(device)
-        built, about = open_method(method, weights, self.device, precision)  # type: ignore[arg-type]
+        built, about = open_method(method, weights, self.device, precision, flip)  # type: ignore[arg-type]
         return built, Results({"method": about, **self.evaluation.settings()}, sessions=[environment(self.device)])
 
     def resumed(self, found: Results, fresh: Results) -> Results:
@@ -71,9 +73,20 @@ class Job:
         done = sum(n in results.runs[s].rows for s, numbers in wanted.items() if s in results.runs for n in numbers)
         return sum(map(len, wanted.values())), done
 
-    def run(self, method: Method, results: Results, batch: int, workers: int, on_batch: OnBatch | None = None) -> None:
-        """Adds every episode that the results lack."""
-        self.evaluation.run(method, results, self.settings, self.episodes, self.device, batch, workers, self.part, on_batch)
+    def run(
+        self,
+        method: Method,
+        results: Results,
+        batch: int,
+        workers: int,
+        on_batch: OnBatch | None = None,
+        remember: bool = True,
+    ) -> None:
+        """Adds every episode that the results lack; with `remember`, features of an image are made once."""
+        limit = int(_REMEMBERED[self.device.type] * free_memory(self.device)) if remember else 0
+        self.evaluation.run(
+            method, results, self.settings, self.episodes, self.device, batch, workers, self.part, on_batch, limit
+        )
 
 
 def prepare(
@@ -169,7 +182,7 @@ def _block(job: Job, method: Method, setting: Setting, number: int, iou: float) 
     evaluation = job.evaluation
     batch = evaluation.source(setting, job.device).load([number])
     draw = batch.draws[0]
-    mask = answer(method, batch, replace(evaluation.protocol, score="original"))[0]
+    mask = masks(in_one_step(method), batch, replace(evaluation.protocol, score="original"))[0]  # one query: no rim
     pool = evaluation.pool
     query = pool.image(draw.query)
     supports = [tile(pool.image(i), pool.label(i, draw.category) == 1, _SIDE, RED) for i in draw.supports[:_SHOTS_SHOWN]]

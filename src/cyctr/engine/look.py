@@ -3,11 +3,13 @@
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 from PIL import Image
 
-from cyctr.config import AugmentationConfig
-from cyctr.data.loading import TrainingEpisodes
+from cyctr.config import TrainingConfig
+from cyctr.data.pictures import open_store
 from cyctr.data.sampler import Draw, Sampler
+from cyctr.data.training import TrainingEpisodes
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Setting
 from cyctr.visual.contact import Block, contact_sheet, tile
@@ -46,7 +48,10 @@ def _plain(evaluation: Evaluation, draw: Draw) -> list[Pixels]:
 
 
 def _augmented(evaluation: Evaluation, sampler: Sampler, number: int) -> list[Pixels]:
-    episode = TrainingEpisodes(evaluation.pool, sampler, AugmentationConfig()).batch(number, 1)
+    device = torch.device("cpu")
+    store = open_store(evaluation.pool, evaluation.index, sampler.pairs, device, resident=False, workers=1)
+    config = TrainingConfig(batch=1, shots=sampler.shots)
+    episode = next(TrainingEpisodes(store, sampler, config, device).steps([number])).episode
     assert episode.query_labels is not None
     shown = [(image, label, RED) for image, label in zip(episode.support_images[0], episode.support_labels[0], strict=True)]
     shown.append((episode.query_images[0], episode.query_labels[0], BLUE))

@@ -1,20 +1,22 @@
 """A name or a checkpoint -> something that answers episodes on a device."""
 
 import hashlib
-from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cyctr.checkpoint import load_checkpoint
 from cyctr.config import BackboneConfig, to_dict
 from cyctr.errors import ConfigError
 from cyctr.methods import REFERENCES, check_reference, reference
-from cyctr.types import Episode, Prediction
+from cyctr.types import Episode, Features, Prediction
 from cyctr.weights import CATALOGUE
 
+_PIXELS = ("support_images", "support_labels", "query_images")
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -42,14 +44,59 @@ def check_method(name: str, weights: str, device: str, precision: str) -> None:
         raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
     if name.partition(":")[0] in REFERENCES:
         check_reference(name)
-        _backbone(weights)
+        backbone_of(weights)
     elif not Path(name).is_file():
         raise ConfigError(f"method is {name!r}; expected {', '.join(REFERENCES)}, or the path of a checkpoint")
 
 
+class NetworkMethod:
+    """A network on a device, in a precision; remembers features where its caller does."""
+
+    def __init__(self, network: nn.Module, device: torch.device, half: bool, flip: bool = False) -> None:
+        """Moves the network to the device.
+
+        Args:
+            network: answers episodes.
+            device: where.
+            half: in bfloat16, where that is safe.
+            flip: the mean of what it answers to an episode and to its mirror image.
+        """
+        self.network, self.device, self.half, self.flip = network.to(device).eval(), device, half, flip
+
+    def __call__(self, episode: Episode) -> Prediction:
+        """The answer to an episode."""
+        with self._precision():
+            prediction = self.network(episode)
+            if not self.flip:
+                return prediction
+            mirrored = self.network(replace(episode, **{name: getattr(episode, name).flip(-1) for name in _PIXELS}))
+            return Prediction((prediction.logits + mirrored.logits.flip(-1)) / 2)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the network has a backbone whose features may be made once for each image."""
+        return hasattr(self.network, "backbone") and not self.flip
+
+    def encode(self, images: Tensor) -> Features:
+        """What the backbone says of (B, 3, H, W) images."""
+        with self._precision():
+            return self.network.backbone(images)  # type: ignore[operator]
+
+    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
+        """The answer to an episode whose features are known; those of the support are (B * K, C, h, w)."""
+        with self._precision():
+            return self.network.match(query, support, episode)  # type: ignore[operator]
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self.half:
+            return torch.autocast(self.device.type, torch.bfloat16)
+        # float32 means it: torch would round the inputs of convolutions on a GPU to TF32
+        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+
+
 def open_method(
-    name: str, weights: str, device: torch.device, precision: Precision = "auto"
-) -> tuple[Callable[[Episode], Prediction], dict[str, Any]]:
+    name: str, weights: str, device: torch.device, precision: Precision = "auto", flip: bool = False
+) -> tuple[NetworkMethod, dict[str, Any]]:
     """A method ready to answer, and what decides its answers.
 
     Args:
@@ -57,11 +104,12 @@ def open_method(
         weights: of the references' backbone: a name of the catalogue.
         device: where it runs.
         precision: "auto" is bfloat16 on a GPU and float32 elsewhere.
+        flip: average the answers to each episode and to its mirror image.
     """
     half = device.type == "cuda" if precision == "auto" else precision == "bfloat16"
     about: dict[str, Any] = {"name": name, "precision": "bfloat16" if half else "float32"}
     if name.partition(":")[0] in REFERENCES:
-        config = _backbone(weights)
+        config = backbone_of(weights)
         network = reference(name, config)
         if any(True for _ in network.parameters()):
             about["backbone"] = to_dict(config)
@@ -69,18 +117,13 @@ def open_method(
     else:
         network, about["checkpoint"] = _from_checkpoint(name)
         about["name"] = Path(name).stem
-    network = network.to(device).eval()
-
-    def answer(episode: Episode) -> Prediction:
-        # float32 means it: torch would round the inputs of convolutions on a GPU to TF32
-        exact = torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
-        with torch.autocast(device.type, torch.bfloat16) if half else exact:
-            return network(episode)
-
-    return answer, about
+    if flip:
+        about["flip"] = True
+    return NetworkMethod(network, device, half, flip), about
 
 
-def _backbone(weights: str) -> BackboneConfig:
+def backbone_of(weights: str) -> BackboneConfig:
+    """The backbone that weights of the catalogue, or "tiny", are made for."""
     if weights in CATALOGUE:
         return BackboneConfig(CATALOGUE[weights].architecture, weights)
     if weights == "tiny":

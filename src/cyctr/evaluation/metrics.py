@@ -47,11 +47,12 @@ def _ratio(shared: int, wrong: int) -> float:
     return shared / (shared + wrong) if shared + wrong else 0.0
 
 
-def count_pixels(mask: Tensor, labels: Tensor) -> Tensor:
-    """(4,) int64: the fields of `Counts` for a bool prediction against uint8 labels of the same shape; 255 does not count."""
+def count_pixels(masks: Tensor, labels: Tensor) -> Tensor:
+    """(..., 4) int64: the fields of `Counts` for (..., H, W) bool predictions against uint8 labels; 255 does not count."""
     counted, truth = labels != IGNORE, labels == 1
-    hit, marked, true, every = ((mask & truth).sum(), (mask & counted).sum(), truth.sum(), counted.sum())
-    return torch.stack([hit, marked - hit, true - hit, every - marked - true + hit])
+    sums = [pixels.flatten(-2).sum(-1) for pixels in (masks & truth, masks & counted, truth, counted)]
+    hit, marked, true, every = sums
+    return torch.stack([hit, marked - hit, true - hit, every - marked - true + hit], -1)
 
 
 def count(mask: Tensor, labels: Tensor) -> Counts:

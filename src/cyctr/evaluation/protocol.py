@@ -12,13 +12,15 @@ from cyctr.data.dataset import Dataset, Progress, Split
 from cyctr.data.index import Index
 from cyctr.data.loading import Batch, Memo, TestEpisodes
 from cyctr.data.sampler import Sampler
-from cyctr.data.transforms import restore
+from cyctr.data.transforms import restore_all
 from cyctr.errors import ConfigError
 from cyctr.evaluation.metrics import Counts, count_pixels
+from cyctr.evaluation.remembering import FeatureMethod, Remembering
 from cyctr.evaluation.results import Results, Row, Run, Setting
-from cyctr.types import Episode, Prediction
+from cyctr.types import IGNORE, Episode, Prediction
 
 Method = Callable[[Episode], Prediction]
+Answer = Callable[[Batch], Prediction]
 OnBatch = Callable[[Setting, Run, int], None]
 """Told after each batch: which run, its state, and how many episodes were added."""
 
@@ -98,6 +100,7 @@ class Evaluation:
         workers: int = 2,
         part: tuple[int, int] = (0, 1),
         on_batch: OnBatch | None = None,
+        remember: int = 0,
     ) -> None:
         """Adds to the results every episode that they lack.
 
@@ -111,6 +114,7 @@ class Evaluation:
             workers: threads that read images.
             part: (p, n): only the episodes p, p + n, p + 2n, ..., so that n processes share the work.
             on_batch: told after each batch.
+            remember: bytes of features that are kept, where the method has any, so that an image is encoded once.
         """
         place, parts = part
         if not 0 <= place < parts:
@@ -122,21 +126,24 @@ class Evaluation:
                 setting, Run(episodes, len(sampler.images), len(sampler.pairs), classes=len(sampler.classes))
             )
             run.wanted = max(run.wanted, episodes)
+        reply = in_one_step(method)
+        if remember and isinstance(method, FeatureMethod) and method.encodes:
+            reply = Remembering(method, remember)
         for setting, source in sources.items():
             run = results.runs[setting]
             missing = [number for number in range(place, run.wanted, parts) if number not in run.rows]
-            for rows in self._rows(method, source, missing, batch, workers):
+            for rows in self._rows(reply, source, missing, batch, workers):
                 run.rows.update(rows)
                 if on_batch is not None:
                     on_batch(setting, run, len(rows))
 
     def _rows(
-        self, method: Method, source: TestEpisodes, numbers: list[int], batch: int, workers: int
+        self, reply: Answer, source: TestEpisodes, numbers: list[int], batch: int, workers: int
     ) -> Iterator[dict[int, Row]]:
         keys = self.pool.keys
         waiting: tuple[Batch, Tensor] | None = None  # counts of the batch before: fetched while the device works on this one
         for piece in source.batches(numbers, batch, workers):
-            counts = score(method, piece, self.protocol)
+            counts = score(reply, piece, self.protocol)
             if waiting is not None:
                 yield _to_rows(*waiting, keys)
             waiting = (piece, counts)
@@ -151,23 +158,29 @@ def _to_rows(batch: Batch, counts: Tensor, keys: Sequence[str]) -> dict[int, Row
     }
 
 
-@torch.inference_mode()
-def answer(method: Method, batch: Batch, protocol: ProtocolConfig) -> list[Tensor]:
-    """The bool mask of each query, at the size where it is scored."""
-    logits = method(batch.episode).logits
-    if protocol.score == "input":
-        return list(logits[:, 1] > logits[:, 0])
-    masks = []
-    for maps, truth in zip(logits, batch.truths, strict=True):
-        own = restore(maps, (truth.shape[-2], truth.shape[-1]), protocol.input)
-        masks.append(own[1] > own[0])
-    return masks
+def in_one_step(method: Method) -> Answer:
+    """A method of episodes as one of batches."""
+    return lambda batch: method(batch.episode)
 
 
 @torch.inference_mode()
-def score(method: Method, batch: Batch, protocol: ProtocolConfig) -> Tensor:
+def masks(reply: Answer, batch: Batch, protocol: ProtocolConfig) -> Tensor:
+    """(B, H, W) bool: the mask of each query where it is scored, in the top left, as large as the largest."""
+    logits = reply(batch).logits
+    if protocol.score == "original":
+        sizes = [(truth.shape[-2], truth.shape[-1]) for truth in batch.truths]
+        logits = restore_all(logits, sizes, protocol.input)
+    return logits[:, 1] > logits[:, 0]
+
+
+@torch.inference_mode()
+def score(reply: Answer, batch: Batch, protocol: ProtocolConfig) -> Tensor:
     """(B, 4) the fields of `Counts` of each episode of a batch, on its device."""
-    masks = answer(method, batch, protocol)
-    labels = batch.episode.query_labels if protocol.score == "input" else batch.truths
+    found = masks(reply, batch, protocol)
+    labels = batch.episode.query_labels
     assert labels is not None
-    return torch.stack([count_pixels(mask, truth) for mask, truth in zip(masks, labels, strict=True)])
+    if protocol.score == "original":
+        labels = labels.new_full(found.shape, IGNORE)
+        for label, truth in zip(labels, batch.truths, strict=True):
+            label[: truth.shape[0], : truth.shape[1]] = truth
+    return count_pixels(found, labels)

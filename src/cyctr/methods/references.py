@@ -9,7 +9,7 @@ from cyctr.errors import ConfigError
 from cyctr.model import Backbone
 from cyctr.model.pooling import masked_average
 from cyctr.model.prior import prior_map, support_vectors
-from cyctr.types import Episode, Prediction
+from cyctr.types import Episode, Features, Prediction
 from cyctr.weights import load_backbone
 
 PRIOR_THRESHOLD = 0.4
@@ -32,37 +32,49 @@ class Constant(nn.Module):
         return Prediction(logits)
 
 
-class PriorThreshold(nn.Module):
+class OnFeatures(nn.Module):
+    """A method that compares what a frozen backbone says of query and support."""
+
+    def __init__(self, backbone: Backbone) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, episode: Episode) -> Prediction:
+        support = self.backbone(episode.support_images.flatten(0, 1))
+        return self.match(self.backbone(episode.query_images), support, episode)
+
+    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
+        """As `forward`, with features that were made before; those of the support are (B * K, C, h, w)."""
+        raise NotImplementedError
+
+
+class PriorThreshold(OnFeatures):
     """Foreground where the prior map exceeds a threshold."""
 
     def __init__(self, backbone: Backbone, threshold: float = PRIOR_THRESHOLD) -> None:
-        super().__init__()
-        self.backbone, self.threshold = backbone, threshold
+        super().__init__(backbone)
+        self.threshold = threshold
 
-    def forward(self, episode: Episode) -> Prediction:
-        support = self.backbone(episode.support_images.flatten(0, 1)).high
-        features, cells = _by_shot(support, self.backbone, episode)
+    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
+        features, cells = _by_shot(support.high, self.backbone, episode)
         vectors, valid = support_vectors(features, cells == 1)
-        prior = prior_map(self.backbone(episode.query_images).high, vectors, valid)  # (B, h, w)
+        prior = prior_map(query.high, vectors, valid)  # (B, h, w)
         return _prediction(torch.stack([torch.full_like(prior, self.threshold), prior], 1), self.backbone, episode)
 
 
-class NearestPrototype(nn.Module):
+class NearestPrototype(OnFeatures):
     """Each cell goes to the nearer of two vectors, by cosine: the support's mean foreground and its mean background."""
 
     def __init__(self, backbone: Backbone, level: str = PROTOTYPE_LEVEL) -> None:
-        super().__init__()
-        self.backbone, self.level = backbone, level
+        super().__init__(backbone)
+        self.level = level
 
-    def forward(self, episode: Episode) -> Prediction:
-        support, query = (
-            getattr(self.backbone(images), self.level).float()
-            for images in (episode.support_images.flatten(0, 1), episode.query_images)
-        )
-        features, cells = _by_shot(support, self.backbone, episode)
+    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
+        of_support, of_query = (getattr(side, self.level).float() for side in (support, query))
+        features, cells = _by_shot(of_support, self.backbone, episode)
         prototypes = torch.stack([masked_average(features, cells == kind) for kind in (0, 1)], 1)  # (B, 2, C)
-        with torch.autocast(query.device.type, enabled=False):
-            cosine = torch.einsum("bpc,bchw->bphw", F.normalize(prototypes, dim=-1), F.normalize(query, dim=1))
+        with torch.autocast(of_query.device.type, enabled=False):
+            cosine = torch.einsum("bpc,bchw->bphw", F.normalize(prototypes, dim=-1), F.normalize(of_query, dim=1))
         return _prediction(cosine, self.backbone, episode)
 
 

@@ -3,6 +3,7 @@
 import copy
 import difflib
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Self
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from cyctr import compat
 from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError, WeightsError
-from cyctr.model.fusion import fold_batchnorms, use_winograd
+from cyctr.model.fusion import fold_batchnorms, use_depthwise, use_winograd
 from cyctr.model.grid import Grid
 from cyctr.model.tiny import TinyBody
 from cyctr.types import Features
@@ -54,7 +55,7 @@ class Backbone(nn.Module):
         self._placed = [_place(config.name, levels[tap].shape[-1]) for tap in self.taps]
         # the cells are those of the tap at stride 8; without one, of the finest that is coarser
         self._reference = min(range(3), key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
-        self.grid = self._placed[self._reference]
+        self.grid = replace(self._placed[self._reference], offset=config.offset or 0)
         self.accelerated = False
         shape = (1, 3, 1, 1)
         self.register_buffer("mean", torch.tensor(config.mean or mean).view(shape), persistent=False)
@@ -78,6 +79,8 @@ class Backbone(nn.Module):
             images = images.contiguous(memory_format=torch.channels_last)
         levels = self.body(images)
         taps = [levels[tap] for tap in self.taps]
+        if self.config.scale is not None:
+            taps = [tap * factor for tap, factor in zip(taps, self.config.scale, strict=True)]
         size = taps[self._reference].shape[-2:]
         pairs = zip(taps, self._placed, strict=True)
         low, middle, high = (self.grid.regrid(tap, placed, size) for tap, placed in pairs)
@@ -119,8 +122,9 @@ class Backbone(nn.Module):
     def accelerate(self) -> Self:
         """Rewrites the network for speed, its output unchanged to 1e-3: for inference, after the weights are loaded.
 
-        BatchNorms are folded into convolutions, memory is laid out channels last, and wide 3x3 convolutions run by
-        Winograd on the CPU. A network whose structure does not allow the folding keeps its BatchNorms.
+        BatchNorms are folded into convolutions, memory is laid out channels last, wide 3x3 convolutions run by Winograd
+        on the CPU, depthwise ones by a kernel of their own on a GPU. A network whose structure does not allow the folding
+        keeps its BatchNorms.
         """
         if self.accelerated:
             return self
@@ -129,6 +133,7 @@ class Backbone(nn.Module):
         if not _agree(self.body, body):
             body = copy.deepcopy(self.body)
         use_winograd(body)
+        use_depthwise(body)
         body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.body = body.requires_grad_(False).eval()
         self.accelerated = True

@@ -7,8 +7,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cyctr.config import EncoderConfig
+from cyctr.model import kernels
 from cyctr.types import CrossTrace, CycleState, Support
 
+_PAD = 8  # channels: kernels want their number to be a multiple of it
+_HIDDEN = -1e4  # far enough for a weight of zero, near enough for half precision
 _CHUNK = 2**21  # affinities looked at together on the CPU: 8 MB stay in its cache
 
 
@@ -60,6 +63,32 @@ def cycle_consistency(nearest_query: Tensor, nearest_support: Tensor, is_foregro
     return valid & (is_foreground == landing_class)
 
 
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
+    """Softmax attention in which a bias per key hides some of them.
+
+    Args:
+        q: (B, heads, hw, C).
+        k: (B, heads, N, C).
+        v: (B, heads, N, C).
+        bias: (B, heads, 1, N): 0 or -inf.
+        dropout: of the attention weights.
+
+    Returns:
+        (B, heads, hw, C).
+    """
+    if q.device.type != "cuda" or q.dtype == torch.float32:
+        rows = bias.expand(-1, -1, q.shape[2], -1)  # (B, heads, hw, N) without a copy
+        return F.scaled_dot_product_attention(q, k, v, rows, dropout)
+    # The fastest kernels take no bias, so it travels as one more channel, which every query multiplies by one.
+    channels = q.shape[-1]
+    scale = channels**-0.5
+    hidden = bias.transpose(-2, -1).clamp_min(_HIDDEN) / scale  # (B, heads, N, 1)
+    q = torch.cat([F.pad(q, (0, 1), value=1.0), q.new_zeros(*q.shape[:-1], _PAD - 1)], -1)
+    k = torch.cat([k, hidden.to(k.dtype), k.new_zeros(*k.shape[:-1], _PAD - 1)], -1)
+    v = F.pad(v, (0, _PAD))
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)[..., :channels]
+
+
 class CycleAttention(nn.Module):
     """Multi-head attention of query tokens over sampled support tokens, each head with a cycle of its own.
 
@@ -96,8 +125,7 @@ class CycleAttention(nn.Module):
         usable = self._usable(valid if self.cross == "vanilla" else consistent, support)
         bias = torch.zeros_like(usable, dtype=q.dtype).masked_fill(~usable, -math.inf)[:, :, None]  # (B, heads, 1, N)
         dropout = self.dropout if self.training else 0.0
-        rows = bias.expand(-1, -1, q.shape[2], -1)  # (B, heads, hw, N) without a copy
-        mixed = F.scaled_dot_product_attention(q, k, v, rows, dropout)  # (B, heads, hw, d / heads)
+        mixed = attend(q, k, v, bias, dropout)  # (B, heads, hw, d / heads)
         mixed = self.out(mixed.transpose(1, 2).flatten(2))  # (B, hw, d)
         if not explain:
             return mixed, None
@@ -111,8 +139,11 @@ class CycleAttention(nn.Module):
         valid, is_foreground = support.valid[:, None], support.is_foreground[:, None]  # (B, 1, N)
         # float32 even under autocast: rounding to bfloat16 makes ties, and ties change who is nearest
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
-            neighbours = nearest_neighbours(q.float(), k.float(), valid)
-            return cycle_consistency(*neighbours, is_foreground, valid)
+            if kernels.usable(q):  # adds up in float32 by itself
+                of_support, of_query = kernels.nearest(q, k.to(q.dtype), support.valid.to(torch.uint8))
+            else:
+                of_support, of_query = nearest_neighbours(q.float(), k.float(), valid)
+            return cycle_consistency(of_support, of_query, is_foreground, valid)
 
     def _usable(self, allowed: Tensor, support: Support) -> Tensor:
         """(B, heads, N) the tokens attended to; never none."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Self
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cyctr.config import ModelConfig
@@ -13,7 +14,7 @@ from cyctr.model.encoder import TransformerMixer
 from cyctr.model.fusion import use_winograd
 from cyctr.model.head import AuxiliaryHead, Classifier, Merge, ResidualMixer
 from cyctr.model.pooling import masked_average
-from cyctr.model.prior import prior_map, support_vectors
+from cyctr.model.prior import prior_map, support_vectors, vote_map
 from cyctr.model.sampling import Sample, sample_tokens
 from cyctr.types import Episode, Explanation, Features, Prediction, Support, check_query, check_support
 
@@ -52,7 +53,8 @@ class CyCTR(nn.Module):
         self.backbone = backbone
         self.reduce_query = Reduction(backbone.mid_channels, dim, config.reduction_dropout)
         self.reduce_support = Reduction(backbone.mid_channels, dim, config.reduction_dropout)
-        self.merge_query = Merge(2 * dim + 1, dim)  # query, prior map, support prototype
+        priors = 1 + len(config.prior.votes)
+        self.merge_query = Merge(2 * dim + priors, dim)  # query, prior maps, support prototype
         if config.reads != "nothing":
             self.merge_support = Merge(2 * dim, dim)  # support, support prototype
         self.mixer = TransformerMixer(dim, config.encoder) if config.mixer == "transformer" else ResidualMixer(dim)
@@ -144,17 +146,19 @@ class CyCTR(nn.Module):
         high, high_valid = support_vectors(features.high.unflatten(0, (batch, shots)), cells == 1)
 
         sample = self._sample(cells, seeds, tokens_per_shot)
-        tokens = sample.gather(reduced.flatten(3).transpose(2, 3).flatten(1, 2))  # (B, N, d)
+        tokens = sample.pick(reduced)  # (B, N, d)
         maps = None
         if self.config.reads == "tokens":
             tokens = self.merge_support(tokens.transpose(1, 2)[..., None], prototype)[..., 0].transpose(1, 2)
         elif self.config.reads == "maps":
             every = self.merge_support(reduced.flatten(0, 1), prototype.repeat_interleave(shots, 0))
             maps = every.unflatten(0, (batch, shots))  # (B, K, d, h, w)
+        voting = (getattr(features, level).unflatten(0, (batch, shots)) for level in self.config.prior.votes)
+        voters = tuple(F.normalize(sample.pick(features_there), dim=-1) for features_there in voting)  # (B, N, C) each
         # float32, so that a support made under autocast serves outside it too
         tokens, prototype, maps = tokens.float(), prototype.float(), None if maps is None else maps.float()
         return Support(
-            prototype, high, high_valid, tokens, sample.index, sample.is_foreground, sample.valid, maps, (height, width)
+            prototype, high, high_valid, tokens, sample.index, sample.is_foreground, sample.valid, maps, (height, width), voters
         )
 
     def _sample(self, cells: Tensor, seeds: Tensor | None, tokens_per_shot: int | None) -> Sample:
@@ -165,20 +169,29 @@ class CyCTR(nn.Module):
         if per_shot < 2:
             raise ConfigError(f"tokens_per_shot is {per_shot}; expected at least 2, one for each class")
         count = max(2, min(per_shot, height * width) * shots)
-        return sample_tokens(cells, count if self.config.reads == "tokens" else 0, seeds)
+        return sample_tokens(cells, count if self.config.samples else 0, seeds)
 
     def _decode(
         self, query: Features, reduced: Tensor, support: Support, size: tuple[int, int], explain: bool
     ) -> tuple[Tensor, Explanation | None]:
         prior = prior_map(query.high, support.high, support.high_valid)  # (B, h, w)
-        joined = torch.cat([reduced, prior[:, None].to(reduced.dtype)], 1)  # (B, d + 1, h, w)
+        priors = torch.stack([prior, *self._votes(query, support)], 1)  # (B, 1 + votes, h, w)
+        joined = torch.cat([reduced, priors.to(reduced.dtype)], 1)  # (B, d + 1 + votes, h, w)
         merged = self.merge_query(joined, support.prototype)  # (B, d, h, w)
         encoded, traces = self.mixer(merged, support, explain)  # (B, d, h, w)
         logits = self.backbone.grid.upsample(self.classifier(encoded).float(), size)  # (B, 2, H, W)
         if not explain:
             return logits, None
         cells = self.backbone.grid
-        return logits, Explanation(prior, support.index, support.valid, support.grid, cells.stride, cells.alignment, traces)
+        where = (cells.stride, cells.alignment, cells.offset)
+        return logits, Explanation(prior, support.index, support.valid, support.grid, *where, traces)
+
+    def _votes(self, query: Features, support: Support) -> list[Tensor]:
+        prior = self.config.prior
+        return [
+            vote_map(getattr(query, level), voters, support.is_foreground, support.valid, prior.temperature)
+            for level, voters in zip(prior.votes, support.voters, strict=True)
+        ]
 
     def _predict_support(self, reduced_query: Tensor, reduced_support: Tensor, episode: Episode) -> Tensor:
         assert self.auxiliary is not None

@@ -5,16 +5,26 @@ from itertools import pairwise
 from torch import nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
+from cyctr.model.depthwise import DepthwiseConv2d
 from cyctr.model.winograd import WinogradConv2d
 
 
 def use_winograd(parent: nn.Module) -> None:
-    """Replaces, in place, every convolution below `parent` that gains."""
+    """Replaces, in place, every convolution below `parent` that gains on a CPU."""
+    _replace(parent, WinogradConv2d)
+
+
+def use_depthwise(parent: nn.Module) -> None:
+    """Replaces, in place, every convolution below `parent` that gains on a GPU."""
+    _replace(parent, DepthwiseConv2d)
+
+
+def _replace(parent: nn.Module, kind: type[WinogradConv2d] | type[DepthwiseConv2d]) -> None:
     for name, child in parent.named_children():
-        if WinogradConv2d.applies(child):
-            setattr(parent, name, WinogradConv2d(child))  # type: ignore[arg-type]
+        if kind.applies(child):
+            setattr(parent, name, kind(child))  # type: ignore[arg-type]
         else:
-            use_winograd(child)
+            _replace(child, kind)
 
 
 def fold_batchnorms(parent: nn.Module) -> None:

@@ -2,7 +2,7 @@
 
 A strided ConvNet with odd kernels puts cell `i` on pixel `stride * i` ("corner"): with 8n + 1 pixels (473) bilinear
 interpolation with aligned corners is exact. Patches and even pools cover pixels `stride * i` to `stride * i + stride - 1`
-("center").
+("center"). What a trained cell speaks of may lie beside where it sits: `offset` says by how much.
 """
 
 from dataclasses import dataclass
@@ -17,10 +17,17 @@ Alignment = Literal["corner", "center"]
 
 @dataclass(frozen=True)
 class Grid:
-    """The lattice of feature cells that a backbone lays over an image."""
+    """The lattice of feature cells that a backbone lays over an image.
+
+    Attributes:
+        stride: pixels from one cell to the next.
+        alignment: where a cell sits.
+        offset: pixels, right and down, from there to what the cell speaks of.
+    """
 
     stride: int = 8
     alignment: Alignment = "corner"
+    offset: int = 0
 
     def cells(self, labels: Tensor, size: tuple[int, int]) -> Tensor:
         """The label of each cell: that of the pixel it sits on.
@@ -35,7 +42,7 @@ class Grid:
             (B, h, w) uint8.
         """
         rows, columns = self._anchors(size[0], labels), self._anchors(size[1], labels)  # (h,), (w,)
-        cells = labels[:, rows.clamp_max(labels.shape[-2] - 1)[:, None], columns.clamp_max(labels.shape[-1] - 1)]
+        cells = labels[:, rows.clamp(0, labels.shape[-2] - 1)[:, None], columns.clamp(0, labels.shape[-1] - 1)]
 
         foreground = (labels == 1).float()  # (B, H, W)
         nearest_row = _nearest(labels.shape[-2], rows)  # (H, h) one-hot
@@ -57,13 +64,17 @@ class Grid:
             (B, C, H, W): bilinear between cells, constant beyond the outermost ones.
         """
         height, width = maps.shape[-2:]
-        if (height, width) == tuple(size) and self.stride == 1:
+        if (height, width) == tuple(size) and self.stride == 1 and not self.offset:
             return maps
         if self.alignment == "corner":
             inner = ((height - 1) * self.stride + 1, (width - 1) * self.stride + 1)
             maps = F.interpolate(maps, inner, mode="bilinear", align_corners=True)
         else:
             maps = F.interpolate(maps, (height * self.stride, width * self.stride), mode="bilinear", align_corners=False)
+        if self.offset > 0:
+            maps = F.pad(maps, (self.offset, 0, self.offset, 0), mode="replicate")
+        elif self.offset < 0:
+            maps = maps[..., -self.offset :, -self.offset :]
         bottom, right = size[0] - maps.shape[-2], size[1] - maps.shape[-1]
         if bottom > 0 or right > 0:
             maps = F.pad(maps, (0, max(right, 0), 0, max(bottom, 0)), mode="replicate")
@@ -71,8 +82,8 @@ class Grid:
 
     def centres(self, index: Tensor, width: int) -> Tensor:
         """(N, 2) the (x, y) in pixels of cells, given as places in h * w."""
-        offset = 0.0 if self.alignment == "corner" else (self.stride - 1) / 2
-        return torch.stack([index % width, index // width], -1) * self.stride + offset
+        first = self.offset + (0.0 if self.alignment == "corner" else (self.stride - 1) / 2)
+        return torch.stack([index % width, index // width], -1) * self.stride + first
 
     def regrid(self, maps: Tensor, source: "Grid", size: tuple[int, int]) -> Tensor:
         """Maps of another stride on this grid of (h, w) cells: finer ones are thinned out, coarser ones interpolated.
@@ -90,8 +101,8 @@ class Grid:
 
     def _anchors(self, count: int, labels: Tensor) -> Tensor:
         """(count,) the pixel that each cell along one side sits on."""
-        offset = 0 if self.alignment == "corner" else self.stride // 2
-        return torch.arange(count, device=labels.device) * self.stride + offset
+        first = self.offset + (0 if self.alignment == "corner" else self.stride // 2)
+        return torch.arange(count, device=labels.device) * self.stride + first
 
 
 def _nearest(pixels: int, anchors: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Predicted attention: each token says where to look and how much each place counts (section 3.3.1, equation 6)."""
 
+import itertools
 import math
 
 import torch
@@ -7,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cyctr.config import EncoderConfig
+from cyctr.model import kernels
 from cyctr.model.position import coordinates
 
 _CHUNK = 2**21  # numbers read together on the CPU: 8 MB stay in its cache
@@ -24,8 +26,33 @@ def sample_points(values: Tensor, points: Tensor) -> Tensor:
     """
     height, width = values.shape[-2:]
     x, y = points.float().unbind(-1)  # float32: bfloat16 would be a tenth of a cell off
+    if values.device.type == "cuda" and torch.are_deterministic_algorithms_enabled():
+        return gather_points(values.float(), x, y)
     grid = torch.stack([(2 * x + 1) / width - 1, (2 * y + 1) / height - 1], -1)
     return F.grid_sample(values.float(), grid, mode="bilinear", padding_mode="zeros", align_corners=False)
+
+
+def gather_points(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """As `sample_points`, from its corners: slower, but its gradient is added up in a fixed order on a GPU too.
+
+    Args:
+        values: (B, C, h, w) float32.
+        x: (B, P, T) columns.
+        y: (B, P, T) rows.
+    """
+    height, width = values.shape[-2:]
+    flat = values.flatten(2)  # (B, C, hw)
+    left, top = x.detach().floor(), y.detach().floor()
+    across, down = x - left, y - top  # how far towards the next column and row
+    corners = []
+    for right, below in itertools.product((0, 1), (0, 1)):
+        weight = (across if right else 1 - across) * (down if below else 1 - down)  # (B, P, T)
+        column, row = left + right, top + below
+        inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
+        place = (row.clamp(0, height - 1) * width + column.clamp(0, width - 1)).long().flatten(1)  # (B, PT)
+        read = flat.gather(2, place[:, None].expand(-1, flat.shape[1], -1)).unflatten(2, x.shape[1:])  # (B, C, P, T)
+        corners.append(read * (weight * inside)[:, None])
+    return torch.stack(corners).sum(0)
 
 
 class PredictedAttention(nn.Module):
@@ -56,9 +83,12 @@ class PredictedAttention(nn.Module):
         q = self.q(query)
         guide = q + coordinates(*grid, dim, query.device).to(q.dtype)
         with torch.autocast(query.device.type, enabled=False):  # a place nine cells away needs more than eight bits
-            offsets = self._per_head(self.offsets(guide.float()), 2)  # (B, heads, P, hw, 2)
-        weights = self._per_head(self.weights(guide).float(), 1).squeeze(-1).softmax(2)  # (B, heads, P, hw)
+            offsets = self.offsets(guide.float()).unflatten(-1, (self.heads, self.points, 2))  # (B, hw, heads, P, 2)
+        weights = self.weights(guide).float().unflatten(-1, (self.heads, self.points)).softmax(-1)  # (B, hw, heads, P)
         weights = self.dropout(weights)
+        if maps is None and kernels.usable(query) and not torch.are_deterministic_algorithms_enabled():
+            values = self.v(query).unflatten(-1, (self.heads, -1))  # (B, hw, heads, d / heads)
+            return self.out(kernels.mix_points(values, offsets, weights, *grid).flatten(2))
 
         if maps is None:
             values, shots, size = self.v(query), 1, grid
@@ -67,14 +97,11 @@ class PredictedAttention(nn.Module):
             values = self.v(maps.flatten(3).transpose(2, 3).flatten(0, 1))  # (B * K, h'w', d)
         values = values.transpose(1, 2).reshape(batch * shots * self.heads, dim // self.heads, *size)
 
-        points = _centres(grid, size, query.device) + offsets  # (B, heads, P, hw, 2)
-        mixed = _weighted_read(values, _for_shots(points, shots), _for_shots(weights, shots))
+        points = _centres(grid, size, query.device) + offsets.permute(0, 2, 3, 1, 4)  # (B, heads, P, hw, 2)
+        by_head = weights.permute(0, 2, 3, 1)  # (B, heads, P, hw)
+        mixed = _weighted_read(values, _for_shots(points, shots), _for_shots(by_head, shots))
         mixed = mixed.view(batch, shots, dim, tokens).mean(1)  # (B, d, hw)
         return self.out(mixed.transpose(1, 2).to(q.dtype))
-
-    def _per_head(self, predicted: Tensor, size: int) -> Tensor:
-        """(B, heads, P, hw, size) from (B, hw, heads * P * size)."""
-        return predicted.unflatten(-1, (self.heads, self.points, size)).permute(0, 2, 3, 1, 4).contiguous()
 
     def _start_on_rays(self) -> None:
         """Deformable attention's start: head m looks along direction m, point p at distance p, all about equally.

@@ -1,4 +1,4 @@
-"""The prior map: how much each query cell looks like anything the support marks (appendix A.1, after PFENet)."""
+"""Prior maps: how much each query cell looks like what the support marks (appendix A.1, after PFENet), before any learning."""
 
 import torch
 import torch.nn.functional as F
@@ -50,3 +50,27 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
     spread = (best - low) / (high - low).clamp_min(noise)  # (B, K, hw)
     mean = spread.sum(1) / present.sum(1).clamp_min(1)  # (B, hw)
     return mean.unflatten(1, query_high.shape[-2:])
+
+
+def vote_map(query: Tensor, voters: Tensor, is_foreground: Tensor, valid: Tensor, temperature: float) -> Tensor:
+    """The share of foreground among the support tokens each query cell resembles, the more similar ones weighing more.
+
+    Unlike the prior map it knows what the background looks like, and all shots vote together.
+
+    Args:
+        query: (B, C, h, w).
+        voters: (B, N, C) support tokens of unit length.
+        is_foreground: (B, N) bool.
+        valid: (B, N) bool; the others have no vote.
+        temperature: of the softmax over cosine similarities.
+
+    Returns:
+        (B, h, w) in [0, 1]: 0.5 where nobody votes.
+    """
+    cells = query.flatten(2).transpose(1, 2)  # (B, hw, C)
+    cosine = (cells.to(voters.dtype) @ voters.transpose(1, 2)).float()  # (B, hw, N)
+    cosine = cosine / cells.float().norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    logits = (cosine / temperature).masked_fill(~valid[:, None], torch.finfo(torch.float32).min)
+    share = (logits.softmax(-1) * is_foreground[:, None]).sum(-1)  # (B, hw)
+    share = torch.where(valid.any(-1, keepdim=True), share, 0.5)
+    return share.unflatten(1, query.shape[-2:])

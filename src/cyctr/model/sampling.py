@@ -29,6 +29,10 @@ class Sample:
         """(B, N, C): the rows of (B, S, C) values at the chosen cells."""
         return values.gather(1, self.index[..., None].expand(-1, -1, values.shape[-1]))
 
+    def pick(self, maps: Tensor) -> Tensor:
+        """(B, N, C): the chosen cells of (B, K, C, h, w) maps."""
+        return self.gather(maps.flatten(3).transpose(2, 3).flatten(1, 2))
+
 
 def sample_tokens(cells: Tensor, count: int, seeds: Tensor) -> Sample:
     """Draws up to half of `count` tokens from the foreground of all shots, the rest from their background, uniformly.

@@ -44,7 +44,7 @@ def tile(image: Pixels, mask: NDArray[np.bool_] | None, side: int = 200, colour:
 
 def contact_sheet(blocks: Sequence[Block], title: str, footer: str, across: int = 6) -> Image.Image:
     """Blocks from left to right, then down, about `across` tiles in a row."""
-    side, tiles = blocks[0].tiles[0].shape[0], len(blocks[0].tiles)
+    side, tiles = blocks[0].tiles[0].shape[0], max(len(block.tiles) for block in blocks)
     per_row = max(1, min(len(blocks), across // tiles))
     width = tiles * side + (tiles - 1) * _GAP
     rows = -(-len(blocks) // per_row)

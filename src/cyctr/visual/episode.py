@@ -39,7 +39,7 @@ def _row(episode: Episode, prediction: Prediction, i: int, factor: int) -> list[
     assert explanation is not None
     assert episode.query_labels is not None
     support, query = (enlarge(to_pixels(image), factor) for image in (episode.support_images[i, 0], episode.query_images[i]))
-    grid = Grid(explanation.stride, explanation.alignment)
+    grid = Grid(explanation.stride, explanation.alignment, explanation.offset)
     size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
     prior = enlarge(heat(grid.upsample(explanation.prior[i, None, None], size)[0, 0].cpu().numpy()), factor)
     height, width = explanation.support_grid

@@ -34,7 +34,7 @@ def load_backbone(config: BackboneConfig) -> Backbone:
                 f"backbone.weights is {entry.name!r}, made for {entry.architecture}, but backbone.name is {config.name!r}; "
                 f"set backbone.name to {entry.architecture!r}"
             )
-        own = {name: value for name in ("mean", "std") if (value := getattr(config, name)) is not None}
+        own = {name: value for name in ("mean", "std", "scale", "offset") if (value := getattr(config, name)) is not None}
         return Backbone(replace(config, **{**entry.settings, **own})).load(cache.load(entry))
     if config.weights.startswith(_TIMM):
         state, mean, std = _from_timm(config.weights.removeprefix(_TIMM))

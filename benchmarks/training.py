@@ -1,0 +1,149 @@
+"""Speed of training and of testing: `python benchmarks/training.py --data VOC2012`; writes benchmarks/training-DEVICE.json.
+
+Episodes per second of whole training steps, with the share of each part, and of testing with features made once and
+made anew in each episode. Any device, batch and size: `--data synthetic --weights tiny --size 129 --batch 4` takes
+seconds on a CPU.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from cyctr.config import Config, parse, preset, protocol
+from cyctr.data.opening import open_dataset
+from cyctr.engine.evaluate import environment, prepare
+from cyctr.engine.folder import RunFolder, random_state
+from cyctr.engine.methods import NetworkMethod, backbone_of, choose_device
+from cyctr.engine.train import Options, Trainer
+from cyctr.evaluation.results import Results
+from cyctr.model import CyCTR
+
+
+def seconds(work: Callable[[int], Any], count: int, device: torch.device) -> float:
+    """Mean seconds of one call."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    start = time.perf_counter()
+    for i in range(count):
+        work(i)
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    return (time.perf_counter() - start) / count
+
+
+def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
+    """Seconds of a step and of its parts. Each part is timed alone, so that together they may exceed the whole."""
+    batch, device = trainer.config.training.batch, trainer.device
+    feed = trainer.episodes.steps(range(10**6))
+    trainer.model.train()
+    step = 0
+
+    def whole(_: int) -> None:
+        nonlocal step
+        random_state(0, step)
+        trainer.losses(next(feed), trainer.tokens(step)).total.backward()
+        trainer.optimization.step(step)
+        step += 1
+
+    start = time.perf_counter()
+    seconds(whole, warm, device)
+    warm_up = time.perf_counter() - start
+    total = seconds(whole, steps, device)
+    groups = next(feed)
+    tokens = trainer.tokens(0)
+    with trainer.precision():
+        features = trainer._encode(groups.images)
+        parts = {"data": seconds(lambda _: next(feed), steps, device)}
+        parts["backbone"] = seconds(lambda _: trainer._encode(groups.images), steps, device)
+
+        def forward(_: int) -> Any:
+            tensors = (groups.images, groups.labels, groups.roles, groups.seeds)
+            return trainer._learn(trainer.model, features, *tensors, groups.rotated, tokens, trainer.config.loss)
+
+        parts["encoder forward"] = seconds(forward, steps, device)
+        both = seconds(lambda _: forward(0).total.backward(), steps, device)
+    parts["encoder backward"] = both - parts["encoder forward"]
+    parts["optimizer"] = seconds(lambda i: trainer.optimization.step(step + i), steps, device)
+    memory = torch.cuda.max_memory_allocated(device) / 2**30 if device.type == "cuda" else None
+    return {
+        "episodes_per_second": batch / total,
+        "step_ms": 1000 * total,
+        "parts_ms": {name: 1000 * value for name, value in parts.items()},
+        "warm_up_s": warm_up,
+        "memory_gib": memory,
+        "batch": batch,
+        "steps": steps,
+    }
+
+
+def testing(trainer: Trainer, dataset: Any, shots: int, remember: bool, episodes: int, batch: int) -> dict[str, Any]:
+    """Episodes per second, images in memory already."""
+    size = trainer.config.training.augmentation.size
+    measure = protocol("cyctr")
+    job = prepare(
+        dataset,
+        replace(measure, input=replace(measure.input, size=size)),
+        folds=[trainer.fold],
+        shots=[shots],
+        episodes=episodes,
+    )
+    job.device = trainer.device
+    network = CyCTR(trainer.config.model, trainer.encoder).to(trainer.device)
+    network.load_state_dict(trainer.optimization.tested, strict=False)
+    method = NetworkMethod(network, trainer.device, trainer.options.half)
+    rates = []
+    for _ in range(2):  # the first reads the images
+        start = time.perf_counter()
+        job.run(method, Results({}), batch, workers=8, remember=remember)
+        rates.append(episodes / (time.perf_counter() - start))
+    return {"shots": shots, "features": "once" if remember else "anew", "first": rates[0], "episodes_per_second": rates[1]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="synthetic", help="folder of a dataset")
+    parser.add_argument("--preset", default="paper")
+    parser.add_argument("--weights", default="resnet50-keras")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--size", type=int, default=473)
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--warm", type=int, default=10)
+    parser.add_argument("--compile", choices=("auto", "yes", "no"), default="auto")
+    parser.add_argument("--episodes", type=int, default=1000, help="of each test; 0 tests nothing")
+    parser.add_argument("--test-batch", type=int, default=16)
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("settings", nargs="*", help="such as model.dim=128")
+    given = parser.parse_args()
+    device = choose_device(given.device)
+    config = preset(given.preset)
+    config = replace(config, model=replace(config.model, backbone=backbone_of(given.weights)))
+    changes = {"training.batch": str(given.batch), "training.rotate": "true", "training.augmentation.size": str(given.size)}
+    config = parse(Config, config, changes | dict(text.split("=", 1) for text in given.settings))
+    dataset = open_dataset(Path(given.data))
+    options = Options(half=device.type == "cuda", compile={"yes": True, "no": False}.get(given.compile))
+    with TemporaryDirectory() as folder:
+        start = time.perf_counter()
+        trainer = Trainer(config, dataset, 0, RunFolder(Path(folder)), device, options)
+        found: dict[str, Any] = {"environment": environment(device), "weights": given.weights, "size": given.size}
+        found["reading_s"] = time.perf_counter() - start
+        found["training"] = training(trainer, given.steps, given.warm)
+        print(json.dumps(found, indent=2))
+        found["testing"] = []
+        cases = ((1, True), (5, True), (1, False), (5, False)) if given.episodes else ()
+        for shots, remember in cases:
+            found["testing"].append(testing(trainer, dataset, shots, remember, given.episodes, given.test_batch))
+            print(json.dumps(found["testing"][-1]))
+    path = given.output or Path(__file__).parent / f"training-{device.type}.json"
+    path.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,302 @@
+"""`cyctr train`: a dataset and a recipe -> a network, and how it got there."""
+
+import math
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cyctr.cli import options
+from cyctr.errors import ConfigError
+
+if TYPE_CHECKING:
+    from functools import partial
+
+    from cyctr.config import Config
+    from cyctr.data.dataset import Dataset
+    from cyctr.engine.train import Trainer
+
+ALL = "all"
+_WEIGHTS = "resnet50-keras"  # where the preset names none
+_TELL_STEPS, _TELL_SECONDS = 3, 10  # before the first line, and between lines, where there is no terminal for a bar
+
+
+@options.takes_config
+@options.takes_data()
+def train(
+    dataset: "partial[Dataset]",
+    changes: Mapping[str, str],
+    output: Annotated[Path, typer.Option(help="Folder for checkpoints, metrics and curves; made if it is not there.")],
+    fold: Annotated[
+        str | None,
+        typer.Option(
+            help="Which class split to learn from; 'all' learns from every class and image.",
+            show_default="0 where the dataset has test classes, else all",
+        ),
+    ] = None,
+    preset: Annotated[
+        str, typer.Option(help="The recipe that --model.*, --optimizer.* ... change: see `cyctr info`.")
+    ] = "best",
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Backbone: a name of `cyctr weights list`, or 'tiny'.", show_default=f"the preset's, or {_WEIGHTS}"),
+    ] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.")] = "auto",
+    compiled: Annotated[str, typer.Option("--compile", help="auto, yes or no: auto compiles long runs on a GPU.")] = "auto",
+    resident: Annotated[str, typer.Option(help="auto, yes or no: whether all images lie on the device.")] = "auto",
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Threads that read images otherwise.", show_default="one a core")
+    ] = None,
+    accumulate: Annotated[int, typer.Option(min=1, help="Compute a step in this many parts, to take less memory.")] = 1,
+    deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits on a GPU too; slower.")] = False,
+    max_minutes: Annotated[
+        float, typer.Option(min=0, help="End this session after so long, with a checkpoint and a validation.")
+    ] = math.inf,
+    save_minutes: Annotated[float, typer.Option(min=0, help="How often the state for --resume is kept.")] = 2.0,
+    keep_every: Annotated[int, typer.Option(min=0, help="Keep a checkpoint for good each so many episodes; 0: none.")] = 0,
+    validate_every: Annotated[
+        int | None,
+        typer.Option(min=0, help="Episodes between validations; 0: at the end.", show_default="a tenth of the schedule"),
+    ] = None,
+    validation_episodes: Annotated[int, typer.Option(min=1, help="Episodes of each validation.")] = 200,
+    tensorboard: Annotated[bool, typer.Option(help="Also write events for TensorBoard, where it is installed.")] = True,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUTPUT.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the run in OUTPUT.")] = False,
+) -> None:
+    """Train a network on PASCAL-5^i, COCO-20^i, FSS-1000 or a folder of your own.
+
+    Stop it with Ctrl-C, or any other way, at any time: --resume goes on to the same network.
+
+    On several GPUs: torchrun --nproc-per-node 4 -m cyctr train ...
+    """
+    import torch
+
+    from cyctr.engine.distributed import join
+    from cyctr.engine.folder import RunFolder
+    from cyctr.engine.methods import choose_device
+    from cyctr.engine.train import Options, Trainer
+
+    config = _config(preset, weights, changes)
+    chosen = choose_device(device)
+    halves = {"auto": chosen.type == "cuda", "bfloat16": True, "float32": False}
+    folder = RunFolder(output)
+    if resume and force:
+        raise ConfigError("--resume goes on with the run in OUTPUT, and --force replaces it; give one of them")
+    if resume:
+        folder.read_config()  # says at once where there is no run
+    elif folder.begun and not force:
+        raise ConfigError(f"{output}: holds a run already; go on with --resume, replace it with --force, or choose --output")
+    run_options = Options(
+        half=_choice("--precision", precision, halves),
+        compile=_yes_or_no("--compile", compiled),
+        resident=_yes_or_no("--resident", resident),
+        workers=workers,
+        accumulate=accumulate,
+        deterministic=deterministic,
+        save_minutes=save_minutes,
+        keep_every=keep_every,
+        validate_every=config.training.episodes // 10 if validate_every is None else validate_every,
+        validation_episodes=validation_episodes,
+        max_minutes=max_minutes,
+        tensorboard=tensorboard,
+    )
+    opened, number = _open(dataset, fold)
+    with ExitStack() as stack:
+        world = stack.enter_context(join(chosen.type))
+        if world.leads:
+            stack.enter_context(options.alone(output / ".run.lock", output))
+        if chosen == torch.device("cuda"):
+            chosen = torch.device("cuda", world.local)
+        with options.progress_bar("reading the data") as progress, _memory(config, accumulate):
+            trainer = Trainer(config, opened, number, folder, chosen, run_options, world, progress, resume)
+        if world.leads and force:
+            folder.clear()
+        trainer.begin()
+        if world.leads:
+            _introduce(trainer)
+        with _memory(config, accumulate), _signals(world.leads) as asked:
+            outcome = _run(trainer, asked)
+    if world.leads:
+        _conclude(trainer, outcome)
+    if outcome == "stopped":
+        raise typer.Exit(128 + (asked[0] if asked else signal.SIGINT))
+
+
+def _config(preset: str, weights: str | None, changes: Mapping[str, str]) -> "Config":
+    from dataclasses import replace
+
+    from cyctr import config as configs
+    from cyctr.engine.methods import backbone_of
+
+    base = configs.preset(preset)
+    if weights is None and base.model.backbone.weights is None:
+        weights = _WEIGHTS
+    if weights is not None:
+        base = replace(base, model=replace(base.model, backbone=backbone_of(weights)))
+    return configs.parse(configs.Config, base, changes)
+
+
+def _choice(option: str, text: str, choices: Mapping[str, Any]) -> Any:
+    if text not in choices:
+        raise ConfigError(f"{option} is {text!r}; expected {', '.join(choices)}")
+    return choices[text]
+
+
+def _yes_or_no(option: str, text: str) -> bool | None:
+    return _choice(option, text, {"auto": None, "yes": True, "no": False})
+
+
+def _open(dataset: "partial[Dataset]", fold: str | None) -> tuple["Dataset", int]:
+    from cyctr.data.joined import learn_from_everything
+
+    opened = dataset()
+    if fold is None:
+        split = opened.folds[0].train or dataset.keywords["test_classes"] is not None
+        fold = "0" if split else ALL
+    if fold == ALL:
+        return learn_from_everything(opened), 0
+    if not fold.isdecimal():
+        raise ConfigError(f"--fold is {fold!r}; expected a number from 0 to {len(opened.folds) - 1}, or {ALL}")
+    opened.fold(int(fold))
+    return opened, int(fold)
+
+
+def _introduce(trainer: "Trainer") -> None:
+    training, sides = trainer.config.training, trainer.dataset.fold(trainer.fold)
+    where = "on the device" if trainer.resident else "read as they are needed"
+    print(
+        f"{trainer.dataset.name}, fold {trainer.fold}: {len(sides.train)} classes to learn from, "
+        f"{len(trainer.episodes.sampler.images):,} images, {where}"
+    )
+    watched = trainer.validation.split if trainer.validation is not None else None
+    said = {
+        "validation": f"validated on {len(sides.validation)} held-out training classes",
+        "test": "watched on the test classes, which choose nothing: the last checkpoint is the result",
+        None: "not validated: no class is held out; --training.hold-out N holds out some",
+    }[watched]
+    print(f"{training.episodes:,} episodes, {training.batch} a step, on {trainer.device}; {said}")
+    if trainer.finished:
+        print("all episodes are done: nothing is left to resume, and nothing changes")
+    elif trainer.step:
+        print(f"going on after {trainer.step * training.batch:,} episodes")
+    sys.stdout.flush()  # before the first line of the other stream
+
+
+def _run(trainer: "Trainer", asked: Sequence[int]) -> str:
+    """Trains until it is done, or asked to stop."""
+    from cyctr.engine import session
+
+    watch = _Watch(trainer)
+    with watch.bar:
+        return session.run(trainer, watch.on_record, lambda: bool(asked), watch.on_step)
+
+
+class _Watch:
+    """Tells how a run goes: with a bar, or with a line now and then where there is no terminal to draw one on."""
+
+    def __init__(self, trainer: "Trainer") -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        training = trainer.config.training
+        self.leads, self.batch, self.steps = trainer.world.leads, training.batch, training.steps
+        self.console = Console(stderr=True)
+        columns = (
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[text]}"),
+            TimeRemainingColumn(elapsed_when_finished=True),
+        )
+        quiet = trainer.finished or not (self.console.is_terminal and self.leads)
+        self.bar = Progress(*columns, console=self.console, disable=quiet)
+        total, done = training.steps * training.batch, trainer.step * training.batch
+        self.task = self.bar.add_task("", total=total, completed=done, text="starting")
+        self.loss = ""
+        self.first: tuple[int, float] | None = None  # step, and when it was done
+        self.told = -math.inf
+
+    def on_step(self, step: int) -> None:
+        now = time.perf_counter()
+        if self.first is None:
+            self.first = (step, now)  # what takes long once, such as compiling, is over
+            return
+        each = (now - self.first[1]) / (step - self.first[0])
+        text = f"{self.loss}{self.batch / each:.1f} episodes/s"
+        self.bar.update(self.task, completed=step * self.batch, text=text)
+        seldom = step - self.first[0] + 1 >= _TELL_STEPS and now - self.told > _TELL_SECONDS
+        if seldom and self.leads and not self.console.is_terminal:
+            self.told = now
+            done = f"{step * self.batch:>9,} of {self.steps * self.batch:,} episodes"
+            self._print(f"{done}  {text}  {_duration(each * (self.steps - step))} left")
+
+    def on_record(self, record: dict[str, Any]) -> None:
+        if "validation" in record:
+            found = record["validation"]
+            scores = f"mIoU {100 * found['miou']:.1f}  FB-IoU {100 * found['fb_iou']:.1f}"
+            self._print(f"{record['episodes']:>9,} episodes  {scores}  ({found['split']} classes)")
+        else:
+            self.loss = f"loss {record['main']:.3f}  "
+
+    def _print(self, line: str) -> None:
+        self.bar.console.print(line, highlight=False, soft_wrap=True)
+
+
+def _conclude(trainer: "Trainer", outcome: str) -> None:
+    done = trainer.step * trainer.config.training.batch
+    folder = trainer.folder.path
+    if outcome != "finished":
+        why = "stopped" if outcome == "stopped" else "time is up"
+        print(f"{why} after {done:,} of {trainer.config.training.episodes:,} episodes; go on with --resume")
+    print(f"network: {folder / 'last.safetensors'}")
+    if (folder / "curves.png").exists():
+        print(f"curves: {folder / 'curves.png'}")
+    if trainer.dataset.fold(trainer.fold).test and outcome == "finished":
+        print(f"measure it: cyctr evaluate --method {folder / 'last.safetensors'} --folds {trainer.fold} --data ...")
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+@contextmanager
+def _signals(tell: bool) -> Iterator[list[int]]:
+    """A list that Ctrl-C and SIGTERM add to; the second of them ends the process at once."""
+    asked: list[int] = []
+
+    def note(number: int, _: object) -> None:
+        if asked:
+            sys.exit(128 + number)
+        asked.append(number)
+        if tell:
+            print("stopping after this step, and saving ...", file=sys.stderr)
+
+    kinds = (signal.SIGINT, signal.SIGTERM)
+    before = {kind: signal.signal(kind, note) for kind in kinds}
+    try:
+        yield asked
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+@contextmanager
+def _memory(config: "Config", accumulate: int) -> Iterator[None]:
+    """Says what to lower when the GPU's memory does not suffice."""
+    import torch
+
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        raise ConfigError(
+            f"the GPU's memory does not suffice for {config.training.batch // accumulate} episodes at a time; raise "
+            f"--accumulate (now {accumulate}), lower --training.batch (now {config.training.batch}) or "
+            "--training.augmentation.size, or use --resident no"
+        ) from error

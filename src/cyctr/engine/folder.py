@@ -1,0 +1,143 @@
+"""What a training run leaves on disk, and how it goes on from there.
+
+config.json        how it is made: config, data, versions
+metrics.jsonl      a line for each log and each validation; tensorboard/ has the same
+state.safetensors  all that `--resume` needs
+last.safetensors   the network, ready for use; best.safetensors and at-NUMBER.safetensors likewise
+curves.png         loss and validation over episodes
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from cyctr.checkpoint import pack, unpack
+from cyctr.errors import CheckpointError, ConfigError
+from cyctr.seeding import Stream
+from cyctr.storage import write_atomically
+
+STATE, LAST, BEST, CURVES = "state.safetensors", "last.safetensors", "best.safetensors", "curves.png"
+CONFIG, METRICS = "config.json", "metrics.jsonl"
+
+
+class Standing(NamedTuple):
+    """How far a run is: what of its state is no tensor.
+
+    Attributes:
+        step: how many are done.
+        validated: the step after which that was last due and done.
+        best: mIoU of the best validation, or -1.
+    """
+
+    step: int = 0
+    validated: int = 0
+    best: float = -1.0
+
+
+class RunFolder:
+    """The files of one run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def begun(self) -> bool:
+        """Whether a run has written here."""
+        return bool(self._own())
+
+    def clear(self) -> None:
+        """Removes what an earlier run left, and nothing else."""
+        for file in (*self._own(), *self.path.glob("tensorboard/events.out.tfevents.*")):
+            file.unlink()
+
+    def _own(self) -> list[Path]:
+        """The files of a run that are there."""
+        fixed = [self.path / name for name in (CONFIG, METRICS, STATE, LAST, BEST, CURVES)]
+        kept = [path for path in self.path.glob("at-*.safetensors") if re.fullmatch(r"at-\d{9}", path.stem)]
+        return [path for path in (*fixed, *kept) if path.exists()]
+
+    def write(self, name: str, content: bytes) -> None:
+        """Writes a file in one step."""
+        try:
+            write_atomically(self.path / name, content)
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path / name}: cannot be written ({error.strerror}); what was saved before is whole: make room, or mend "
+                "the permissions, and go on with --resume"
+            ) from error
+
+    def write_config(self, about: Mapping[str, Any]) -> None:
+        """Says how the run is made."""
+        self.write(CONFIG, (json.dumps(about, indent=2) + "\n").encode())
+
+    def read_config(self) -> dict[str, Any]:
+        """What `write_config` wrote."""
+        path = self.path / CONFIG
+        try:
+            found = json.loads(path.read_text())
+            if not isinstance(found, dict):
+                raise ValueError(f"it is {found!r}")
+            return found
+        except FileNotFoundError as error:
+            raise ConfigError(f"{path}: no such file, so there is no run to resume; leave out --resume to begin one") from error
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path}: cannot be read ({error}); restore it, or begin anew in another --output") from error
+
+    def save_state(self, tensors: Mapping[str, Tensor], standing: Standing) -> None:
+        """Keeps all that a resumed run needs; what was kept before stays until this is whole."""
+        self.write(STATE, pack(tensors, standing._asdict()))
+
+    def load_state(self) -> tuple[dict[str, Tensor], Standing] | None:
+        """What `save_state` kept, or none where a run ended before it first did."""
+        path = self.path / STATE
+        if not path.exists():
+            return None
+        try:
+            tensors, about = unpack(path)
+            if about.keys() != set(Standing._fields):
+                raise ValueError(f"it tells {sorted(about)}, expected {sorted(Standing._fields)}")
+        except (SafetensorError, OSError, ValueError) as error:
+            raise CheckpointError(f"{path}: not a whole state of a run ({error}); begin anew in another --output") from error
+        return tensors, Standing(**about)
+
+    def log(self, record: Mapping[str, Any]) -> None:
+        """Adds a line to the metrics."""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / METRICS).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record) + "\n")
+        except OSError as error:
+            raise CheckpointError(
+                f"{self.path / METRICS}: cannot be written ({error.strerror}); make room, and go on with --resume"
+            ) from error
+
+    def records(self) -> list[dict[str, Any]]:
+        """The metrics so far; a line that a crash cut short is left out."""
+        path, found = self.path / METRICS, []
+        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+            try:
+                found.append(json.loads(line))
+            except ValueError:
+                continue
+        return found
+
+    def forget_after(self, step: int, validated: int) -> None:
+        """Removes metrics of steps after this one, and validations after that one: a resumed run will do them again."""
+        kept = [line for line in self.records() if line["step"] <= (validated if "validation" in line else step)]
+        self.write(METRICS, "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+
+def kept_for_good(episodes: int) -> str:
+    """The name of the checkpoint after so many episodes."""
+    return f"at-{episodes:09d}.safetensors"
+
+
+def random_state(seed: int, step: int) -> None:
+    """Sets torch's generators for a step: what dropout drops is a function of the run's seed and the step alone."""
+    torch.manual_seed(Stream("dropout", seed, step).below(2**63))  # whose low 32 bits are all that a CPU takes

@@ -1,0 +1,126 @@
+"""Finding latent classes: the background of the training images, grouped by what the backbone says of it."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from cyctr.data.dataset import Progress
+from cyctr.data.latent import Regions
+from cyctr.data.pictures import Pair, Pictures, Store
+from cyctr.data.transforms import warp
+from cyctr.model import Backbone
+from cyctr.seeding import Stream, random_bits
+from cyctr.types import IGNORE
+
+_CELLS = 32  # of each image that are grouped
+_RIM = 2  # cells
+_ROUNDS = 20
+_BATCH = {"cuda": 32, "cpu": 4}
+_STEP = 4  # pixels of the network's input from one cell of a map to the next
+
+
+@torch.no_grad()
+def mine(
+    store: Store,
+    pairs: Sequence[Pair],
+    images: Sequence[int],
+    backbone: Backbone,
+    count: int,
+    size: int,
+    progress: Progress | None = None,
+) -> Regions:
+    """Groups the background cells of images by their high-level features, and says which group each pixel is of.
+
+    Args:
+        store: where the images are.
+        pairs: all labelled pairs; what they mark is no background.
+        images: where to look.
+        backbone: of the features.
+        count: how many groups.
+        size: of the network's input.
+        progress: told how many images are seen, of twice as many.
+    """
+    cells, seen = [], 0
+    for pixels, labels, _ in _inputs(store, pairs, images, size):
+        high = backbone(pixels).high
+        free = _inner(backbone.grid.cells(labels, (high.shape[-2], high.shape[-1]))).flatten(1)  # (B, hw)
+        luck = random_bits(torch.arange(len(free), device=free.device) + seen, free.shape[1])
+        chosen = torch.where(free, luck, -1).topk(min(_CELLS, free.shape[1])).indices  # (B, cells)
+        vectors = F.normalize(high.flatten(2).transpose(1, 2).float(), dim=-1)  # (B, hw, C)
+        picked = vectors.gather(1, chosen[..., None].expand(-1, -1, vectors.shape[-1]))
+        cells.append(picked[free.gather(1, chosen)])
+        seen += len(free)
+        if progress is not None:
+            progress(seen, 2 * len(images))
+    centres = group(torch.cat(cells), count)
+    maps, steps, sizes = [], [], []
+    for pixels, labels, pictures in _inputs(store, pairs, images, size):
+        regions = _nearest(backbone, pixels, centres, size) if len(centres) else torch.zeros_like(labels)
+        maps.append(regions[:, ::_STEP, ::_STEP].masked_fill(labels[:, ::_STEP, ::_STEP] != 0, 0).byte())
+        steps.append(_STEP * pictures.sizes.amax(1).double() / size)
+        sizes.append(pictures.sizes)
+        seen += len(regions)
+        if progress is not None:
+            progress(seen, 2 * len(images))
+    return Regions(images, torch.cat(maps), torch.cat(steps), torch.cat(sizes), len(centres))
+
+
+def _nearest(backbone: Backbone, pixels: Tensor, centres: Tensor, size: int) -> Tensor:
+    """(B, S, S) int64: 1 + the centre that each pixel is most like."""
+    vectors = F.normalize(backbone(pixels).high.float(), dim=1)
+    likeness = F.avg_pool2d(torch.einsum("kc,bchw->bkhw", centres, vectors), 3, 1, 1)  # without specks
+    return backbone.grid.upsample(likeness, (size, size)).argmax(1) + 1
+
+
+def group(vectors: Tensor, count: int) -> Tensor:
+    """(count, C) centres of unit length: k-means by cosine, from a fixed start, the same each time.
+
+    Args:
+        vectors: (n, C) of unit length.
+        count: how many groups; fewer where there are fewer vectors.
+    """
+    start = Stream("latent", count).choose(len(vectors), min(count, len(vectors)))
+    centres = vectors[torch.tensor(start, dtype=torch.int64, device=vectors.device)]
+    for _ in range(_ROUNDS if start else 0):
+        nearest = (vectors @ centres.T).argmax(1)
+        total = F.one_hot(nearest, len(centres)).to(vectors.dtype).T @ vectors  # (count, C)
+        empty = total.norm(dim=1, keepdim=True) < 1e-6
+        centres = torch.where(empty, centres, F.normalize(total, dim=1))
+    return centres
+
+
+def _inner(cells: Tensor) -> Tensor:
+    """(B, h, w) bool: background that is no neighbour of the image's rim, where features speak of the rim."""
+    undecided = F.pad((cells == IGNORE).float(), (_RIM,) * 4, value=1.0)
+    return (cells == 0) & (F.max_pool2d(undecided, 2 * _RIM + 1, 1) == 0)
+
+
+def _inputs(store: Store, pairs: Sequence[Pair], images: Sequence[int], size: int) -> Iterator[tuple[Tensor, Tensor, Pictures]]:
+    """Batches of images as the network is tested on them: (B, 3, S, S) and (B, S, S): 0 where nothing is labelled."""
+    of_image: dict[int, list[Pair]] = {image: [] for image in images}
+    for pair in pairs:
+        if pair[0] in of_image:
+            of_image[pair[0]].append(pair)
+    batch = _BATCH["cuda" if torch.cuda.is_available() else "cpu"]
+    chunks = [images[start : start + batch] for start in range(0, len(images), batch)]
+    plans = [[pair for image in chunk for pair in of_image[image]] for chunk in chunks]
+    for chunk, pictures in zip(chunks, store.stream(plans), strict=True):
+        owner = torch.tensor([row for row, image in enumerate(chunk) for _ in of_image[image]], device=pictures.labels.device)
+        first = torch.searchsorted(owner, torch.arange(len(chunk), device=owner.device))  # a pair of each image
+        whole = Pictures(
+            pictures.images[first], _union(pictures.labels, owner, len(chunk)), pictures.sizes[first], pictures.anchors[first]
+        )
+        ratio = whole.sizes.amax(1).double() / size
+        matrices = torch.zeros(len(chunk), 2, 3, dtype=torch.float64, device=owner.device)
+        matrices[:, 0, 0] = matrices[:, 1, 1] = ratio
+        pixels, labels = warp(whole.images, whole.labels, matrices, size, whole.sizes)
+        yield pixels, labels, whole
+
+
+def _union(labels: Tensor, owner: Tensor, count: int) -> Tensor:
+    """(count, H, W) uint8: 1 where any label of an image is, else 255 where any is undecided, else 0."""
+    none = torch.zeros(count, *labels.shape[1:], dtype=torch.int32, device=labels.device)
+    marked, undecided = (none.index_add(0, owner, (labels == value).int()) > 0 for value in (1, IGNORE))
+    return torch.where(marked, 1, torch.where(undecided, IGNORE, 0)).byte()

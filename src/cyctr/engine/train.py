@@ -1,0 +1,323 @@
+"""A training run: a network, the episodes it learns from, and the state of both."""
+
+import copy
+import math
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from cyctr.checkpoint import checkpoint_bytes, require_named_weights
+from cyctr.config import Config, LossConfig, ProtocolConfig, protocol, to_dict
+from cyctr.data.dataset import Dataset, Progress, Split
+from cyctr.data.folds import hold_out
+from cyctr.data.latent import LatentStore, MixedSampler, latent_names, latent_sampler
+from cyctr.data.pictures import ResidentStore, Store, free_memory, open_store
+from cyctr.data.sampler import Sampler
+from cyctr.data.training import Groups, TrainingEpisodes
+from cyctr.engine.distributed import World
+from cyctr.engine.evaluate import environment
+from cyctr.engine.folder import LAST, RunFolder, Standing
+from cyctr.engine.latent import mine
+from cyctr.engine.methods import NetworkMethod
+from cyctr.engine.optimization import Optimization
+from cyctr.errors import ConfigError
+from cyctr.evaluation.protocol import Evaluation
+from cyctr.evaluation.results import Results, Setting, differences
+from cyctr.losses import Losses, episode_loss
+from cyctr.model import CyCTR
+from cyctr.seeding import Stream
+from cyctr.types import Episode, Features
+from cyctr.weights import load_backbone
+
+_WORTH_COMPILING = 20_000  # episodes: compiling takes half a minute
+_VALIDATION_SEED = 1_000_003  # not one that results are reported for
+_LATENT_IMAGES = 2000  # where latent classes are looked for
+_REMEMBERED = 0.3  # of the free memory: features of validation images
+
+
+@dataclass(frozen=True)
+class Options:
+    """What of a run does not change what it learns (but for rounding).
+
+    Attributes:
+        half: bfloat16 where it is safe.
+        compile: whether to compile the network; by default on a GPU, where the run is long enough to gain.
+        resident: whether all images lie on the device; by default where they fit.
+        workers: threads that read images.
+        accumulate: parts of a step that are computed one after the other, to take less memory.
+        deterministic: the same bits each time on a GPU too, more slowly.
+        save_minutes: how often the state is kept.
+        keep_every: episodes after which a checkpoint is kept for good; 0 keeps none.
+        validate_every: episodes between validations; 0 validates at the end alone.
+        validation_episodes: of each validation; 0 validates never.
+        max_minutes: ends the run in good order.
+        tensorboard: write events for TensorBoard, where it is installed.
+    """
+
+    half: bool = False
+    compile: bool | None = None
+    resident: bool | None = None
+    workers: int | None = None
+    accumulate: int = 1
+    deterministic: bool = False
+    save_minutes: float = 2.0
+    keep_every: int = 0
+    validate_every: int = 0
+    validation_episodes: int = 200
+    max_minutes: float = math.inf
+    tensorboard: bool = True
+
+
+class Trainer:
+    """One run: a network, the episodes it learns from, the state of both."""
+
+    def __init__(
+        self,
+        config: Config,
+        dataset: Dataset,
+        fold: int,
+        folder: RunFolder,
+        device: torch.device,
+        options: Options | None = None,
+        world: World | None = None,
+        progress: Progress | None = None,
+        resume: bool = False,
+        store: Store | None = None,
+        validation: Evaluation | None = None,
+    ) -> None:
+        """Checks everything, then reads the images.
+
+        Args:
+            config: the network and how it learns.
+            dataset: images, classes and folds.
+            fold: which classes it learns from.
+            folder: where files go.
+            device: where it computes.
+            options: how.
+            world: the processes that share the work.
+            progress: told while masks, then images, are read.
+            resume: go on where the run in the folder stopped; refused where it was made in another way.
+            store: where several runs share what they have read, all images of this one.
+            validation: likewise, of the same split.
+        """
+        require_named_weights(config.model.backbone)
+        self.config, self.fold, self.folder, self.device = config, fold, folder, device
+        self.options = options = options or Options()
+        self.world = world = world or World()
+        training = config.training
+        if training.hold_out:
+            folds = list(dataset.folds)
+            folds[fold] = hold_out(dataset.fold(fold), training.hold_out)
+            dataset = replace(dataset, folds=tuple(folds))
+        self.dataset = dataset
+        pool = dataset.pool("train")
+        index = pool.index(progress)
+        self._sessions = self._earlier_sessions() if resume else []
+        kept = folder.load_state() if resume else None
+        labelled = Sampler(
+            dataset,
+            index,
+            fold,
+            "train",
+            training.shots,
+            training.seed,
+            training.order,
+            drop_novel=training.drop_novel,
+        )
+        self.validation = validation or self._open_validation(progress)
+        self.model = build_network(config).to(device)
+        self.encoder = copy.deepcopy(self.model.backbone).accelerate()
+        longest = training.augmentation.longest
+        store = store or open_store(pool, index, labelled.pairs, device, longest, options.resident, options.workers, progress)
+        self.resident = isinstance(store, ResidentStore)
+        sampler: Sampler | MixedSampler = labelled
+        if training.latent_classes:
+            store, sampler = self._with_latent_classes(store, labelled, progress)
+        self.optimization = Optimization(self.model, config.optimizer, training.steps)
+        self.episodes = TrainingEpisodes(store, sampler, training, device)
+        self.episodes.steps([], (world.rank, world.size), options.accumulate)  # refuses what cannot be shared
+        self.step, self.validated, self.best = kept[1] if kept is not None else Standing()
+        self.seconds = 0.0  # of earlier sessions of this run
+        if kept is not None:
+            self.optimization.restore(kept[0])
+            self.seconds = max((line["seconds"] for line in folder.records() if line["step"] <= self.step), default=0.0)
+        self._encode: Callable[[Tensor], Features] = self.encoder
+        self._learn: Callable[..., Losses] = learn
+        if self._compiles():
+            self._encode = torch.compile(self.encoder, dynamic=False)
+            if config.model.sampling.training_scale == config.model.sampling.training_scale_many == (1.0, 1.0):
+                self._learn = torch.compile(learn, dynamic=False)  # a new number of tokens would be compiled anew
+
+    def about(self) -> dict[str, Any]:
+        """What decides what is learned: a resumed run must have the same."""
+        training = self.dataset.fold(self.fold)
+        pool = self.dataset.pool("train")
+        names = self.dataset.classes
+        return {
+            "config": to_dict(self.config),
+            "data": {
+                "name": self.dataset.name,
+                "fold": self.fold,
+                "images": len(pool.keys),
+                "index_sha256": pool.index().digest,
+                "train": [names[number] for number in training.train],
+                "validation": [names[number] for number in training.validation],
+                "test": [names[number] for number in training.test],
+            },
+        }
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do, not even the last validation."""
+        return self.step == self.validated == self.config.training.steps
+
+    def begin(self) -> None:
+        """Says in the folder how the run is made, and that a session of it begins; a finished run is left as it is."""
+        if self.world.leads and not self.finished:
+            self.folder.forget_after(self.step, self.validated)
+            self.folder.write_config({**self.about(), "sessions": [*self._sessions, self._session()]})
+
+    def _session(self) -> dict[str, Any]:
+        """What changes from session to session, and results at most by rounding."""
+        return {
+            **environment(self.device),
+            "precision": "bfloat16" if self.options.half else "float32",
+            "compile": self._compiles(),
+            "accumulate": self.options.accumulate,
+            "processes": self.world.size,
+        }
+
+    def _earlier_sessions(self) -> list[Any]:
+        """The sessions of the run in the folder, refused where it was made in another way."""
+        found = self.folder.read_config()
+        differing = differences({k: found.get(k) for k in ("config", "data")}, _plain(self.about()))
+        if differing:
+            raise ConfigError(
+                f"the run in {self.folder.path} was made with other settings (there / here: {'; '.join(differing)}); "
+                "give the same options, or another --output"
+            )
+        return found.get("sessions", [])
+
+    def losses(self, groups: Groups, tokens: int) -> Losses:
+        """What the network loses on groups of images; backward is the caller's."""
+        with self.precision():
+            features = self._encode(groups.images)
+            tensors = (groups.images, groups.labels, groups.roles, groups.seeds)
+            return self._learn(self.model, features, *tensors, groups.rotated, tokens, self.config.loss)
+
+    def tokens(self, step: int) -> int:
+        """N_s per shot of a step."""
+        sampling, training = self.config.model.sampling, self.config.training
+        return sampling.training_tokens(Stream("tokens", training.seed, step).uniform(), training.shots)
+
+    def precision(self) -> Any:
+        """The context in which the network computes."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.options.half else nullcontext()
+
+    def validate(self) -> dict[str, Any]:
+        """MIoU and FB-IoU of the weights to test, on classes that are not learned from."""
+        assert self.validation is not None
+        network = CyCTR(self.config.model, self.encoder).to(self.device)
+        network.load_state_dict(self.optimization.tested, strict=False)
+        method = NetworkMethod(network, self.device, self.options.half)
+        setting = Setting(self.fold, self.config.training.shots, _VALIDATION_SEED)
+        results = Results({})
+        remember = int(_REMEMBERED * free_memory(self.device))
+        batch, workers = (16, 16) if self.device.type == "cuda" else (1, 2)
+        self.validation.run(
+            method, results, [setting], self.options.validation_episodes, self.device, batch, workers, remember=remember
+        )
+        result = results.runs[setting].result()
+        names = self.dataset.classes
+        return {
+            "split": self.validation.split,
+            "miou": result.miou,
+            "fb_iou": result.fb_iou,
+            "classes": {names[number]: iou for number, iou in result.classes.items()},
+        }
+
+    def save(self, name: str = LAST) -> None:
+        """Writes the network, ready for use."""
+        self.folder.write(name, checkpoint_bytes(self.model, self.config, self.optimization.tested))
+
+    def _with_latent_classes(
+        self, store: Store, labelled: Sampler, progress: Progress | None
+    ) -> tuple[Store, Sampler | MixedSampler]:
+        """The store with latent classes, and a sampler of both kinds; as they are where the images are too few for any."""
+        training = self.config.training
+        order = Stream("latent images", *labelled.key).choose(len(labelled.images), len(labelled.images))
+        images = sorted(labelled.images[place] for place in order[:_LATENT_IMAGES])
+        count, size = training.latent_classes, training.augmentation.size
+        with self.precision():
+            regions = mine(store, labelled.pairs, images, self.encoder, count, size, progress)
+        extended = LatentStore(store, regions, labelled.pairs, len(self.dataset.classes))
+        latent = latent_sampler(labelled, self.dataset, self.fold, extended, count, training.seed)
+        if latent is None:
+            return store, labelled
+        self.dataset = replace(self.dataset, classes=latent_names(self.dataset, count))
+        return extended, MixedSampler(labelled, latent, training.latent_share)
+
+    def _open_validation(self, progress: Progress | None) -> Evaluation | None:
+        """Episodes of classes that are held out; else of the test classes, to watch and not to choose by."""
+        sides = self.dataset.fold(self.fold)
+        split: Split = "validation" if sides.validation else "test"
+        if not sides.classes(split) or not self.world.leads or not self.options.validation_episodes:
+            return None
+        if split == "test" and "test" not in self.dataset.pools:
+            return None
+        training = self.config.training
+        measure: ProtocolConfig = protocol("cyctr")
+        measure = replace(measure, order="shuffled", input=replace(measure.input, size=training.augmentation.size))
+        evaluation = Evaluation(self.dataset, measure, split, progress)
+        evaluation.sampler(Setting(self.fold, training.shots, _VALIDATION_SEED))  # refuses what cannot be drawn
+        return evaluation
+
+    def _compiles(self) -> bool:
+        if self.options.compile is not None:
+            return self.options.compile
+        return (
+            self.device.type == "cuda" and not self.options.deterministic and self.config.training.episodes >= _WORTH_COMPILING
+        )
+
+
+def learn(
+    model: CyCTR,
+    features: Features,
+    images: Tensor,
+    labels: Tensor,
+    roles: Tensor,
+    seeds: Tensor,
+    rotated: bool,
+    tokens: int,
+    config: LossConfig,
+) -> Losses:
+    """The losses of the episodes that images make, given their features; arguments as in `Groups`."""
+    query, supports = roles[:, 0], roles[:, 1:]
+    episode = Episode(images[supports], labels[supports], images[query], labels[query], trusted=True)
+    of_query = features if rotated else Features(_take(features.mid, query), _take(features.high, query))
+    of_supports = Features(_take(features.mid, supports.flatten()), _take(features.high, supports.flatten()))
+    return episode_loss(model.match(of_query, of_supports, episode, seeds, tokens), episode, config)
+
+
+def _take(maps: Tensor, index: Tensor) -> Tensor:
+    """(n, C, h, w): some of several maps, as they lie in memory: channels last."""
+    return maps.permute(0, 2, 3, 1).index_select(0, index).permute(0, 3, 1, 2)
+
+
+def build_network(config: Config) -> CyCTR:
+    """The untrained network; its first weights are a function of the seed."""
+    backbone = load_backbone(config.model.backbone)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.training.seed)
+        return CyCTR(config.model, backbone)
+
+
+def _plain(about: dict[str, Any]) -> dict[str, Any]:
+    """As JSON gives it back: tuples are lists."""
+    import json
+
+    return json.loads(json.dumps(about))

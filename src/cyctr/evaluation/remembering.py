@@ -1,0 +1,78 @@
+"""Features of the test images, encoded once: in a thousand episodes each image is met several times."""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from cyctr.data.loading import Batch
+from cyctr.types import Episode, Features, Prediction
+
+
+@runtime_checkable
+class FeatureMethod(Protocol):
+    """A method that answers in two steps: features of single images, then what they say of each other."""
+
+    @property
+    def encodes(self) -> bool:
+        """Whether it has the first step at all."""
+        ...
+
+    def __call__(self, episode: Episode) -> Prediction:
+        """Both steps."""
+        ...
+
+    def encode(self, images: Tensor) -> Features:
+        """Features of (B, 3, H, W) images."""
+        ...
+
+    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
+        """The answer; the features of the support are (B * K, C, h, w)."""
+        ...
+
+
+class Remembering:
+    """Answers batches of one pool; features of the latest images are kept, up to so many bytes."""
+
+    def __init__(self, method: FeatureMethod, limit: int) -> None:
+        self._method, self._limit, self._held = method, limit, 0
+        self._kept: OrderedDict[int, Features] = OrderedDict()
+
+    def __call__(self, batch: Batch) -> Prediction:
+        """The answers to the episodes of a batch."""
+        episode = batch.episode
+        queries = [draw.query for draw in batch.draws]
+        supports = [image for draw in batch.draws for image in draw.supports]
+        pixels = dict(zip(supports, episode.support_images.flatten(0, 1), strict=True))
+        pixels |= dict(zip(queries, episode.query_images, strict=True))
+        known = {image: self._kept[image] for image in pixels if image in self._kept}
+        new = [image for image in pixels if image not in known]
+        if new:
+            found = self._method.encode(torch.stack([pixels[image] for image in new]))
+            for place, image in enumerate(new):
+                known[image] = Features(found.mid[place : place + 1].clone(), found.high[place : place + 1].clone())
+        prediction = self._method.match(_join(known, queries), _join(known, supports), episode)
+        self._keep(known)
+        return prediction
+
+    def _keep(self, known: dict[int, Features]) -> None:
+        for image, features in known.items():
+            if image in self._kept:
+                self._kept.move_to_end(image)
+            else:
+                self._kept[image] = features
+                self._held += _size(features)
+        while self._held > self._limit and self._kept:
+            self._held -= _size(self._kept.popitem(last=False)[1])
+
+
+def _join(known: dict[int, Features], images: Iterable[int]) -> Features:
+    """The features of several images; cat, unlike stack, keeps how their memory is laid out."""
+    chosen = [known[image] for image in images]
+    return Features(torch.cat([one.mid for one in chosen]), torch.cat([one.high for one in chosen]))
+
+
+def _size(features: Features) -> int:
+    return features.mid.nbytes + features.high.nbytes

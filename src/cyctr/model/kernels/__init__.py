@@ -1,0 +1,20 @@
+"""Operators of the network as single GPU kernels. Each has a twin in plain torch beside it, which says what it computes."""
+
+import importlib.util
+
+import torch
+from torch import Tensor
+
+AVAILABLE = torch.cuda.is_available() and importlib.util.find_spec("triton") is not None
+
+if AVAILABLE:
+    from cyctr.model.kernels.depthwise import depthwise
+    from cyctr.model.kernels.nearest import nearest
+    from cyctr.model.kernels.points import mix_points
+
+__all__ = ["AVAILABLE", "depthwise", "mix_points", "nearest", "usable"]
+
+
+def usable(tensor: Tensor) -> bool:
+    """Whether kernels can run where this tensor is."""
+    return AVAILABLE and tensor.device.type == "cuda"

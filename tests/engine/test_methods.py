@@ -1,0 +1,34 @@
+import torch
+from making import episode
+
+from cyctr.config import BackboneConfig, EncoderConfig, ModelConfig
+from cyctr.engine.methods import NetworkMethod
+from cyctr.model import build
+from cyctr.types import Episode
+
+CPU = torch.device("cpu")
+NETWORK = build(ModelConfig(dim=16, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=2, points=2))).eval()
+
+
+def mirrored(given: Episode) -> Episode:
+    return Episode(given.support_images.flip(-1), given.support_labels.flip(-1), given.query_images.flip(-1))
+
+
+@torch.inference_mode()
+def test_an_answer_with_flips_is_the_mean_of_both_and_mirrors_with_the_episode():
+    given = episode(batch=2, shots=2)
+    plain, flipping = NetworkMethod(NETWORK, CPU, half=False), NetworkMethod(NETWORK, CPU, half=False, flip=True)
+    own, other = plain(given).logits, plain(mirrored(given)).logits.flip(-1)
+    torch.testing.assert_close(flipping(given).logits, (own + other) / 2)
+    torch.testing.assert_close(flipping(mirrored(given)).logits.flip(-1), flipping(given).logits)
+    assert not torch.allclose(own, other)
+
+
+@torch.inference_mode()
+def test_both_steps_give_what_one_gives_and_are_offered_without_flips_alone():
+    given = episode(batch=2, shots=2)
+    method = NetworkMethod(NETWORK, CPU, half=False)
+    query, support = method.encode(given.query_images), method.encode(given.support_images.flatten(0, 1))
+    torch.testing.assert_close(method.match(query, support, given).logits, method(given).logits)
+    assert method.encodes
+    assert not NetworkMethod(NETWORK, CPU, half=False, flip=True).encodes
