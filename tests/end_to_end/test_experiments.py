@@ -1,0 +1,83 @@
+import importlib.util
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from cyctr.checkpoint import load_checkpoint
+from cyctr.config import settings
+from cyctr.model import cyctr as network_module
+from cyctr.model.sampling import sample_tokens
+
+FOLDER = Path(__file__).parents[2] / "experiments"
+SMALL = {
+    "model.dim": "16",
+    "model.encoder.heads": "2",
+    "model.encoder.points": "2",
+    "training.episodes": "16",
+    "training.batch": "8",
+    "training.augmentation.size": "65",
+    "training.latent_classes": "0",
+}
+
+
+def script(name):
+    spec = importlib.util.spec_from_file_location(f"experiment_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def restored(monkeypatch):
+    monkeypatch.setattr(network_module, "sample_tokens", sample_tokens)
+
+
+def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypatch, capsys, restored):
+    rows = {"plain": {"weights": "tiny", "settings": SMALL}, "bug": {"weights": "tiny", "label_bug": True, "settings": SMALL}}
+    test = {"split": "test", "shots": [1, 2], "seeds": [0, 1], "episodes": 4}
+    plan, output = tmp_path / "plan.json", tmp_path / "runs"
+    plan.write_text(json.dumps({"rows": rows, "folds": [1], "test": test}))
+    monkeypatch.setattr(sys, "argv", ["run", str(plan), "--data", "synthetic", "--output", str(output), "--device", "cpu"])
+    script("run").main()
+    first = capsys.readouterr().out
+    for name in rows:
+        found = json.loads((output / f"{name}-fold1.json").read_text())
+        assert [(one["shots"], one["seed"]) for one in found["test"]] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+        assert found["config"]["training"]["episodes"] == 16
+        _, config = load_checkpoint(output / f"{name}-fold1.safetensors")
+        assert config.model.dim == 16
+        assert name in first
+    script("run").main()  # what is there already is not done again
+    assert capsys.readouterr().out == ""
+
+    script("report").main([str(output), "--plots", str(tmp_path / "plots")])
+    table = capsys.readouterr().out
+    assert "| plain | 2 |" in table and "| bug | 1 |" in table
+    assert (tmp_path / "plots" / "runs-classes-1.png").exists()
+
+
+def test_the_label_bug_gives_the_ith_cell_of_a_class_the_label_of_the_ith_cell_of_all():
+    cells = torch.zeros(1, 1, 4, 4, dtype=torch.uint8)
+    cells[0, 0, 2:, 2:] = 1  # the foreground is cells 10, 11, 14 and 15
+    flat = cells.flatten()
+    right, wrong = (draw(cells, 16, torch.tensor([3])) for draw in (sample_tokens, script("run").sample_with_label_bug))
+    assert torch.equal(right.index, wrong.index) and torch.equal(right.valid, wrong.valid)
+    for place, index in enumerate(right.index[0].tolist()):
+        if right.valid[0, place]:
+            own = [i for i in range(16) if flat[i] == flat[index]]
+            assert wrong.is_foreground[0, place] == (flat[own.index(index)] == 1)
+    assert not wrong.is_foreground[0][right.is_foreground[0]].any()  # of a small object every token is labelled wrong
+
+
+@pytest.mark.parametrize("plan", sorted(FOLDER.glob("*.json")), ids=lambda plan: plan.stem)
+def test_every_plan_names_settings_and_presets_that_exist(plan):
+    run = script("run")
+    content = json.loads(plan.read_text())
+    assert content["rows"] and content["folds"]
+    for row in content["rows"].values():
+        config = run.configuration(row)
+        named = {name.replace("-", "_") for name in row.get("settings", {})}
+        assert named <= {name for name, _, _ in settings(type(config))}
