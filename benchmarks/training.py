@@ -20,10 +20,9 @@ from cyctr.config import Config, parse, preset, protocol
 from cyctr.data.opening import open_dataset
 from cyctr.engine.evaluate import environment, prepare
 from cyctr.engine.folder import RunFolder, random_state
-from cyctr.engine.methods import NetworkMethod, backbone_of, choose_device
+from cyctr.engine.methods import backbone_of, choose_device
 from cyctr.engine.train import Options, Trainer
 from cyctr.evaluation.results import Results
-from cyctr.model import CyCTR
 
 
 def seconds(work: Callable[[int], Any], count: int, device: torch.device) -> float:
@@ -95,9 +94,7 @@ def testing(trainer: Trainer, dataset: Any, shots: int, remember: bool, episodes
         episodes=episodes,
     )
     job.device = trainer.device
-    network = CyCTR(trainer.config.model, trainer.encoder).to(trainer.device)
-    network.load_state_dict(trainer.optimization.tested, strict=False)
-    method = NetworkMethod(network, trainer.device, trainer.options.half)
+    method = trainer.method()
     rates = []
     for _ in range(2):  # the first reads the images
         start = time.perf_counter()

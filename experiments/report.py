@@ -11,7 +11,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from statistics import mean, pstdev
+from statistics import mean, stdev
 from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -45,7 +45,7 @@ def table(runs: dict[str, list[Found]]) -> str:
             scores = {fold: values for fold, values in scores.items() if values}
             whole = f"{mean(mean(values) for values in scores.values()):.1f}" if len(scores) == len(folds) else "–"
             fb = mean(mean(one["fb_iou"] for one in of_shots(run, shots)) for run in own if of_shots(run, shots))
-            spread = mean(pstdev(values) for values in scores.values())
+            spread = mean(stdev(values) if len(values) > 1 else 0.0 for values in scores.values())
             minutes = mean(run["seconds"]["training"] for run in own) / 60
             cells = [f"{mean(scores[fold]):.1f}" if fold in scores else "–" for fold in folds]
             lines.append([name, str(shots), *cells, whole, f"{fb:.1f}", f"{spread:.2f}", f"{minutes:.1f}"])

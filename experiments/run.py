@@ -1,24 +1,31 @@
-"""Trains and tests the rows of a plan in one process, which reads the data once.
+"""Trains and tests the rows of plans in one process, which reads the data once.
 
     python experiments/run.py experiments/table1.json --data VOC2012
 
-A plan is JSON: {"rows": {NAME: {"preset", "weights", "settings": {DOTTED: TEXT}}}, "folds": [...],
-"test": {"split", "shots", "seeds", "episodes"}}; a row may have "folds" and "test" of its own. Each row and fold gives one
-JSON in --output, at once; those that are there already are not done again. "label_bug" in a row switches on the released
-code's mistake.
+A plan is JSON: {"rows": {NAME: ROW}, "folds": [0, 1, "all", ...], "test": {"split", "shots", "seeds", "episodes"}}. Of a
+ROW, all is optional: "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the
+place of the plan's; "label_bug" switches on the released code's mistake; "watch" scores the test classes each so many
+episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds.
+
+Each row and fold gives a JSON and a checkpoint in --output, at once; those that are there already are not done again.
 """
 
 import argparse
 import json
+import sys
 import time
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 import torch
 
 from cyctr.checkpoint import save_checkpoint
-from cyctr.config import Config, ProtocolConfig, parse, preset, protocol, to_dict
+from cyctr.config import Config, ModelConfig, ProtocolConfig, from_dict, parse, preset, protocol, to_dict
 from cyctr.data.dataset import Dataset
 from cyctr.data.joined import learn_from_everything
 from cyctr.data.opening import open_dataset
@@ -26,13 +33,42 @@ from cyctr.data.pictures import Store, free_memory, open_store
 from cyctr.engine import session
 from cyctr.engine.evaluate import environment
 from cyctr.engine.folder import RunFolder
-from cyctr.engine.methods import NetworkMethod, backbone_of, choose_device
+from cyctr.engine.methods import backbone_of, choose_device
 from cyctr.engine.train import Options, Trainer
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting
-from cyctr.model import CyCTR
 from cyctr.model import cyctr as network_module
 from cyctr.model.sampling import Sample, sample_tokens
+from cyctr.storage import write_atomically
+
+_WATCHED = 300  # episodes of each point of a curve
+
+
+class Job(NamedTuple):
+    """One row on one fold.
+
+    Attributes:
+        name: of the row.
+        row: as in the plan.
+        fold: its number, or "all".
+        test: what is measured; nothing where it is empty.
+    """
+
+    name: str
+    row: dict[str, Any]
+    fold: int | str
+    test: dict[str, Any]
+
+    @property
+    def title(self) -> str:
+        """What its files are called."""
+        return f"{self.name}-fold{self.fold}"
+
+    def gave(self, found: dict[str, Any]) -> bool:
+        """Whether a result is of this very job, not of an earlier plan or preset."""
+        same_test = found.get("tested", self.test) == self.test
+        same_bug = bool(found["row"].get("label_bug")) == bool(self.row.get("label_bug"))
+        return same_test and same_bug and from_dict(Config, found["config"]) == configuration(self.row)
 
 
 class Laboratory:
@@ -42,12 +78,61 @@ class Laboratory:
         self.dataset, self.device, self.output = open_dataset(data), device, output
         self._stores: dict[tuple[str, int | None], Store] = {}
         self._evaluations: dict[str, Evaluation] = {}
+        self._compiled: ModelConfig | None = None
+
+    def run(self, name: str, row: dict[str, Any], fold: int | str, test: dict[str, Any]) -> dict[str, Any]:
+        """Trains and tests one row on one fold; arguments as in `Job`."""
+        started = time.perf_counter()
+        job = Job(name, row, fold, test)
+        config = configuration(row)
+        trainer = self._trainer(job, config)
+        trainer.begin()
+        ready = time.perf_counter()
+        session.run(trainer)
+        trained = time.perf_counter()
+        checkpoint = self.output / f"{job.title}.safetensors"
+        save_checkpoint(checkpoint, trainer.model, config, trainer.optimization.tested, half=True, auxiliary=False)
+        tested = {"test": self.test(trainer, test)} if test else {}
+        found = {
+            "name": name,
+            "fold": fold,
+            "environment": environment(self.device),
+            "row": row,
+            "config": to_dict(config),
+            "seconds": {"ready": ready - started, "training": trained - ready, "testing": time.perf_counter() - trained},
+            **_curves(trainer.folder.records()),
+            "tested": test,
+            **tested,
+        }
+        write_atomically(self.output / f"{job.title}.json", (json.dumps(found, indent=1) + "\n").encode())
+        return found
+
+    def _trainer(self, job: Job, config: Config) -> Trainer:
+        if config.model != self._compiled:
+            torch.compiler.reset()  # compiles a function for a few networks only, and leaves it uncompiled for more
+            self._compiled = config.model
+        everything = job.fold == "all"
+        dataset = learn_from_everything(self.dataset) if everything else self.dataset
+        folder = RunFolder(self.output / job.title)
+        folder.clear()
+        watch = job.row.get("watch", 0)
+        options = Options(
+            half=self.device.type == "cuda",
+            compile=job.row.get("compile"),
+            save_minutes=1e9,
+            validate_every=watch,
+            validation_episodes=_WATCHED if watch else 0,
+            tensorboard=False,
+        )
+        store = self.store(dataset, config.training.augmentation.longest)
+        return Trainer(config, dataset, 0 if everything else int(job.fold), folder, self.device, options, store=store)
 
     def store(self, dataset: Dataset, longest: int | None) -> Store:
         """All pictures of a dataset's training images."""
         key = (dataset.name, longest)
         if key not in self._stores:
             self._stores.clear()
+            torch.cuda.empty_cache()  # what is free decides whether the next ones lie on the device
             index = dataset.pool("train").index()
             images, numbers = index.pairs(range(len(dataset.classes)), dataset.smallest)
             pairs = list(zip(images.tolist(), numbers.tolist(), strict=True))
@@ -56,81 +141,26 @@ class Laboratory:
 
     def evaluation(self, dataset: Dataset, split: str, measure: ProtocolConfig) -> Evaluation:
         """Episodes of a split; the images of one size are read once."""
-        key = json.dumps([split, to_dict(measure)])
-        found = self._evaluations.get(key)
-        if found is None:
-            found = self._evaluations[key] = Evaluation(dataset, measure, split)  # type: ignore[arg-type]
+        key = json.dumps([dataset.name, split, to_dict(measure)])
+        if key not in self._evaluations:
+            self._evaluations[key] = Evaluation(dataset, measure, split)  # type: ignore[arg-type]
+        found = self._evaluations[key]
         found.dataset = dataset  # its folds may differ in what is held out
-        return found
-
-    def run(self, name: str, row: dict[str, Any], fold: int | str, test: dict[str, Any]) -> dict[str, Any]:
-        """Trains and tests one row on one fold."""
-        started = time.perf_counter()
-        config = configuration(row)
-        dataset = learn_from_everything(self.dataset) if fold == "all" else self.dataset
-        number = 0 if fold == "all" else int(fold)
-        folder = RunFolder(self.output / f"{name}-fold{fold}")
-        folder.clear()
-        watch = row.get("watch", 0)
-        options = Options(
-            half=self.device.type == "cuda",
-            compile=row.get("compile"),
-            save_minutes=1e9,
-            validate_every=watch,
-            validation_episodes=300 if watch else 0,
-            tensorboard=False,
-        )
-        store = self.store(dataset, config.training.augmentation.longest)
-        trainer = Trainer(config, dataset, number, folder, self.device, options, store=store)
-        ready = time.perf_counter()
-        session.run(trainer)
-        trained = time.perf_counter()
-        rates = [record["episodes_per_second"] for record in folder.records() if "loss" in record]
-        found: dict[str, Any] = {
-            "name": name,
-            "fold": fold,
-            "environment": environment(self.device),
-            "row": row,
-            "config": to_dict(config),
-            "seconds": {"ready": ready - started, "training": trained - ready},
-            "episodes_per_second": sorted(rates)[len(rates) // 2],
-            "loss": [record["main"] for record in folder.records() if "loss" in record][-1],
-            "curve": [
-                {"episodes": r["episodes"], "seconds": r["seconds"], "miou": r["validation"]["miou"]}
-                for r in folder.records()
-                if "validation" in r
-            ],
-        }
-        save_checkpoint(
-            self.output / f"{name}-fold{fold}.safetensors",
-            trainer.model,
-            config,
-            trainer.optimization.tested,
-            half=True,
-            auxiliary=False,
-        )
-        if test:
-            found["test"] = self.test(trainer, test)
-        found["seconds"]["testing"] = time.perf_counter() - trained
-        (self.output / f"{name}-fold{fold}.json").write_text(json.dumps(found, indent=1) + "\n")
         return found
 
     def test(self, trainer: Trainer, test: dict[str, Any]) -> list[dict[str, Any]]:
         """MIoU and FB-IoU for each number of shots and each seed."""
-        network = CyCTR(trainer.config.model, trainer.encoder).to(self.device)
-        network.load_state_dict(trainer.optimization.tested, strict=False)
-        method = NetworkMethod(network, self.device, self.device.type == "cuda")
-        measure = protocol("cyctr")
+        method, measure = trainer.method(), protocol("cyctr")
         size = trainer.config.training.augmentation.size
         measure = replace(measure, input=replace(measure.input, size=size), order=test.get("order", measure.order))
         evaluation = self.evaluation(trainer.dataset, test["split"], measure)
+        batch = 16 if self.device.type == "cuda" else 1
         found = []
         for shots in test["shots"]:
             settings = [Setting(trainer.fold, shots, seed) for seed in test["seeds"]]
             results = Results({})
             before = time.perf_counter()
             limit = int(0.5 * free_memory(self.device))
-            batch = 16 if self.device.type == "cuda" else 1
             evaluation.run(method, results, settings, test["episodes"], self.device, batch, 16, remember=limit)
             seconds = time.perf_counter() - before
             for setting in settings:
@@ -152,9 +182,7 @@ def configuration(row: dict[str, Any]) -> Config:
     """The config of a row."""
     config = preset(row.get("preset", "best"))
     if "weights" in row:
-        taps = row.get("taps")
-        backbone = replace(backbone_of(row["weights"]), taps=tuple(taps) if taps else None)
-        config = replace(config, model=replace(config.model, backbone=backbone))
+        config = replace(config, model=replace(config.model, backbone=backbone_of(row["weights"])))
     return parse(Config, config, row.get("settings", {}))
 
 
@@ -167,16 +195,48 @@ def sample_with_label_bug(cells: torch.Tensor, count: int, seeds: torch.Tensor) 
     return Sample(sample.index, wrong == 1, sample.valid)
 
 
+@contextmanager
+def label_bug(wanted: bool) -> Iterator[None]:
+    """Networks sample as the released code meanwhile, in training and in the test, where that is wanted."""
+    before = network_module.sample_tokens
+    network_module.sample_tokens = sample_with_label_bug if wanted else before
+    try:
+        yield
+    finally:
+        network_module.sample_tokens = before
+
+
 def summary(found: dict[str, Any]) -> str:
     """One line of a table."""
     parts = [f"{found['name']:<28} fold {found['fold']}"]
     parts.append(f"loss {found['loss']:.3f} {found['seconds']['training']:5.0f} s {found['episodes_per_second']:5.0f}/s")
     for shots in sorted({one["shots"] for one in found.get("test", [])}):
-        scores = [one["miou"] for one in found["test"] if one["shots"] == shots]
+        own = [one for one in found["test"] if one["shots"] == shots]
+        scores = [one["miou"] for one in own]
         spread = f" ({min(scores):.1f}-{max(scores):.1f})" if len(scores) > 1 else ""
-        rate = next(one["episodes_per_second"] for one in found["test"] if one["shots"] == shots)
-        parts.append(f"{shots}-shot {sum(scores) / len(scores):.2f}{spread} {rate:.0f}/s")
+        parts.append(f"{shots}-shot {fmean(scores):.2f}{spread} {own[0]['episodes_per_second']:.0f}/s")
     return "  ".join(parts)
+
+
+def jobs(plans: Sequence[Path], only: str) -> Iterator[Job]:
+    """What the plans ask for, in their order; of rows whose names begin with `only`."""
+    for path in plans:
+        plan = json.loads(path.read_text())
+        for name, row in plan["rows"].items():
+            if name.startswith(only):
+                for fold in row.get("folds", plan["folds"]):
+                    yield Job(name, row, fold, row.get("test", plan.get("test", {})))
+
+
+def _curves(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of the metrics of a run: its usual speed, its last loss, and what it scored on the way."""
+    lines = [record for record in records if "loss" in record]
+    watched = [record for record in records if "validation" in record]
+    return {
+        "episodes_per_second": median(line["episodes_per_second"] for line in lines),
+        "loss": lines[-1]["main"],
+        "curve": [{"episodes": r["episodes"], "seconds": r["seconds"], "miou": r["validation"]["miou"]} for r in watched],
+    }
 
 
 def main() -> None:
@@ -191,25 +251,26 @@ def main() -> None:
     began = time.perf_counter()
     given.output.mkdir(parents=True, exist_ok=True)
     laboratory = Laboratory(given.data, choose_device(given.device), given.output)
-    longest = 0.0
-    for path in given.plan:
-        plan = json.loads(path.read_text())
-        for name, row in plan["rows"].items():
-            for fold in row.get("folds", plan["folds"]):
-                start = time.perf_counter()
-                expected = row.get("seconds", longest)
-                done = (given.output / f"{name}-fold{fold}.json").exists()
-                if done or not name.startswith(given.only):
-                    continue
-                if start - began + expected > given.seconds:
-                    print(f"{name} fold {fold}: left out, {given.seconds - (start - began):.0f} s are left", flush=True)
-                    continue
-                network_module.sample_tokens = sample_with_label_bug if row.get("label_bug") else sample_tokens
-                try:
-                    print(summary(laboratory.run(name, row, fold, row.get("test", plan.get("test", {})))), flush=True)
-                except Exception as error:  # one row that fails does not cost the others
-                    print(f"{name} fold {fold}: {type(error).__name__}: {error}", flush=True)
-                longest = max(longest, time.perf_counter() - start)
+    longest, failed = 0.0, False
+    for job in jobs(given.plan, given.only):
+        start = time.perf_counter()
+        there, left = given.output / f"{job.title}.json", given.seconds - (start - began)
+        try:
+            if there.exists():
+                if not job.gave(json.loads(there.read_text())):
+                    print(f"{there}: is of another configuration or test; remove it to do it again", flush=True)
+            elif job.row.get("seconds", longest) > left:
+                print(f"{job.title}: left out, {left:.0f} s are left", flush=True)
+            else:
+                with label_bug(job.row.get("label_bug", False)):
+                    print(summary(laboratory.run(*job)), flush=True)
+        except Exception as error:  # one row that fails does not cost the others
+            failed = True
+            traceback.print_exc()
+            print(f"{job.title}: {type(error).__name__}: {error}", flush=True)
+        longest = max(longest, time.perf_counter() - start)
+    if failed:
+        sys.exit(1)
 
 
 if __name__ == "__main__":

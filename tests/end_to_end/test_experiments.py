@@ -52,11 +52,32 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
         assert name in first
     script("run").main()  # what is there already is not done again
     assert capsys.readouterr().out == ""
+    changed = {"plain": {**rows["plain"], "settings": {**SMALL, "model.dim": "32"}}}
+    plan.write_text(json.dumps({"rows": changed, "folds": [1], "test": test}))
+    script("run").main()  # and told apart from what the plan asks for now
+    assert (
+        capsys.readouterr().out
+        == f"{output / 'plain-fold1.json'}: is of another configuration or test; remove it to do it again\n"
+    )
 
     script("report").main([str(output), "--plots", str(tmp_path / "plots")])
     table = capsys.readouterr().out
     assert "| plain | 2 |" in table and "| bug | 1 |" in table
     assert (tmp_path / "plots" / "runs-classes-1.png").exists()
+
+
+def test_a_row_that_fails_costs_no_other_row_and_is_not_passed_over(tmp_path, monkeypatch, capsys):
+    rows = {
+        "wrong": {"weights": "tiny", "settings": {**SMALL, "model.dim": "3"}},
+        "right": {"weights": "tiny", "settings": SMALL},
+    }
+    plan, output = tmp_path / "plan.json", tmp_path / "runs"
+    plan.write_text(json.dumps({"rows": rows, "folds": [0]}))
+    monkeypatch.setattr(sys, "argv", ["run", str(plan), "--data", "synthetic", "--output", str(output), "--device", "cpu"])
+    with pytest.raises(SystemExit, match="1"):
+        script("run").main()
+    assert "wrong-fold0: ConfigError: model.dim is 3" in capsys.readouterr().out
+    assert [path.name for path in output.glob("*.json")] == ["right-fold0.json"]
 
 
 def test_the_label_bug_gives_the_ith_cell_of_a_class_the_label_of_the_ith_cell_of_all():

@@ -111,6 +111,10 @@ def train(
         world = stack.enter_context(join(chosen.type))
         if world.leads:
             stack.enter_context(options.alone(output / ".run.lock", output))
+        if world.size > 1 and chosen.index is not None:
+            raise ConfigError(
+                f"--device is {device!r}, and {world.size} processes each take a GPU of their own; use --device cuda"
+            )
         if chosen == torch.device("cuda"):
             chosen = torch.device("cuda", world.local)
         with options.progress_bar("reading the data") as progress, _memory(config, accumulate):

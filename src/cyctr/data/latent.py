@@ -17,6 +17,7 @@ from cyctr.data.dataset import Dataset, Fold
 from cyctr.data.index import Index
 from cyctr.data.pictures import Pair, Pictures, Store, spread
 from cyctr.data.sampler import Draw, Sampler
+from cyctr.data.transfer import to_device
 from cyctr.seeding import Stream
 
 SMALLEST, LARGEST = 0.04, 0.5
@@ -112,10 +113,10 @@ class LatentStore:
         places = [place for place, (_, number) in enumerate(plan) if number >= self._first]
         if not places:
             return pictures
-        device = pictures.labels.device
         found = torch.tensor([self._row[plan[place]] for place in places])
         classes = torch.tensor([plan[place][1] - self._first for place in places])
-        put, found, rows, classes = torch.stack([torch.tensor(places), found, self._of_map[found], classes]).to(device)
+        numbers = torch.stack([torch.tensor(places), found, self._of_map[found], classes])
+        put, found, rows, classes = to_device(numbers, pictures.labels.device)
         height, width = pictures.labels.shape[-2:]
         labels, anchors = pictures.labels.clone(), pictures.anchors.clone()
         labels[put] = self._regions.label(rows, classes, height, width)

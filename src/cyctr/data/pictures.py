@@ -15,6 +15,7 @@ from cyctr.config import InputConfig
 from cyctr.data.dataset import Pixels, Pool, Progress
 from cyctr.data.index import Index
 from cyctr.data.parallel import in_threads
+from cyctr.data.transfer import to_device
 from cyctr.data.transforms import Size, content_size, fit_image, fit_label, planes
 from cyctr.errors import DataError
 
@@ -41,11 +42,6 @@ class Pictures:
     labels: Tensor
     sizes: Tensor
     anchors: Tensor
-
-    def to(self, device: torch.device) -> "Pictures":
-        """The same on a device; from pinned memory without waiting for it."""
-        parts = (self.images, self.labels, self.sizes, self.anchors)
-        return Pictures(*(part.to(device, non_blocking=True) for part in parts))
 
 
 class Store(Protocol):
@@ -167,8 +163,7 @@ class ResidentStore:
         """The pictures of each plan, in order."""
         for plan in plans:
             chosen = torch.tensor([self._rows[pair] for pair in plan])
-            both = torch.stack([chosen, self._image_of[chosen]])
-            rows, images = (both.pin_memory() if self.device.type == "cuda" else both).to(self.device, non_blocking=True)
+            rows, images = to_device(torch.stack([chosen, self._image_of[chosen]]), self.device)
             yield Pictures(self._images[images], self._labels[rows], self._sizes[rows], self._anchors[rows])
 
 
@@ -194,11 +189,8 @@ class StreamingStore:
 
     def _gather(self, reads: Sequence[Future[Pictures]]) -> Pictures:
         found = [read.result() for read in reads]
-        parts = [[getattr(one, name) for one in found] for name in ("images", "labels", "sizes", "anchors")]
-        stacked = [torch.stack(part) for part in parts]
-        if self.device.type == "cuda":
-            stacked = [part.pin_memory() for part in stacked]
-        return Pictures(*stacked).to(self.device)
+        parts = ([getattr(one, name) for one in found] for name in ("images", "labels", "sizes", "anchors"))
+        return Pictures(*(to_device(torch.stack(part), self.device) for part in parts))
 
 
 def open_store(

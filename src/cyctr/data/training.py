@@ -62,12 +62,7 @@ class TrainingEpisodes:
             pieces: parts that are computed one after the other.
         """
         rank, processes = share
-        size, rest = divmod(self.config.groups, processes * pieces)
-        if rest:
-            raise ConfigError(
-                f"a step has {self.config.groups} groups of {self.config.images} images, which {processes} processes times "
-                f"{pieces} accumulated parts do not share equally; change training.batch"
-            )
+        size = groups_of_part(self.config, processes, pieces)
         starts = (step * self.config.groups + (rank * pieces + piece) * size for step in steps for piece in range(pieces))
         return self._groups(range(start, start + size) for start in starts)
 
@@ -97,6 +92,21 @@ class TrainingEpisodes:
         else:
             roles, seeds = group, place[:count] + (first + self._token_seed)
         return Groups(draws, pixels, labels, roles, seeds, self.config.rotate)
+
+
+def groups_of_part(config: TrainingConfig, processes: int, pieces: int) -> int:
+    """How many groups of a step each of its parts has.
+
+    Raises:
+        ConfigError: they cannot be shared equally.
+    """
+    size, rest = divmod(config.groups, processes * pieces)
+    if rest:
+        raise ConfigError(
+            f"a step has {config.groups} groups of {config.images} images, which {processes} processes times "
+            f"{pieces} accumulated parts do not share equally; change training.batch"
+        )
+    return size
 
 
 def augment(pictures: Pictures, config: AugmentationConfig, seeds: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,11 +13,13 @@ from torch import Tensor
 
 from cyctr import compat
 from cyctr.config import AugmentationConfig, InputConfig
+from cyctr.data.transfer import constant, to_device
 from cyctr.types import IGNORE
 
 Size = tuple[int, int]
 FILL = (124, 116, 104)
 """ImageNet's mean colour, which normalisation turns to zero: what lies beyond the image in training."""
+_LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 
 
 def planes(pixels: NDArray[np.uint8]) -> Tensor:
@@ -97,8 +99,7 @@ def _places(sizes: Sequence[Size], config: InputConfig, device: torch.device) ->
     else:
         ratio = (config.size - 1) / (own.amax(1, keepdim=True) - 1).clamp_min(1).expand(-1, 2)
         parts = (ratio, torch.zeros_like(ratio), torch.full_like(ratio, config.size - 1))
-    together = torch.stack(parts)
-    moved = (together.pin_memory() if device.type == "cuda" else together).to(device, non_blocking=True)
+    moved = to_device(torch.stack(parts), device)
     return moved[0], moved[1], moved[2]
 
 
@@ -152,20 +153,24 @@ def warp(images: Tensor, labels: Tensor, matrices: Tensor, size: int, sources: T
         (B, 3, S, S) uint8, between pixels bilinear, the mean colour beyond the image; (B, S, S) uint8, nearest, 255 beyond.
     """
     height, width = images.shape[-2:]
-    to_unit = matrices.new_tensor([[2 / width, 0, -1], [0, 2 / height, -1], [0, 0, 1]])
-    from_unit = matrices.new_tensor([[size / 2, 0, size / 2], [0, size / 2, size / 2], [0, 0, 1]])
-    last = matrices.new_tensor([[[0, 0, 1]]]).expand(len(matrices), 1, 3)
-    theta = (to_unit @ torch.cat([matrices, last], 1) @ from_unit)[:, :2]
-    grid = F.affine_grid(theta.float(), [len(images), 1, size, size], align_corners=False)
+    grid = F.affine_grid(_in_units(matrices, size, height, width).float(), [len(images), 1, size, size], align_corners=False)
     inside = torch.ones_like(labels[:, None]).float()
     if sources is not None:
         rows = torch.arange(height, device=labels.device)[None, :, None] < sources[:, 0, None, None]
         columns = torch.arange(width, device=labels.device)[None, None] < sources[:, 1, None, None]
         inside = (rows & columns)[:, None].float()
-    fill = torch.tensor(FILL, device=images.device).view(1, 3, 1, 1)
-    colour = F.grid_sample((images - fill.float()) * inside, grid, mode="bilinear", align_corners=False) + fill
+    fill = constant(FILL, images.device).view(1, 3, 1, 1)
+    colour = F.grid_sample((images - fill) * inside, grid, mode="bilinear", align_corners=False) + fill
     decided = F.grid_sample((IGNORE - labels[:, None].float()) * inside, grid, mode="nearest", align_corners=False)
     return colour.round().clamp(0, 255).byte(), (IGNORE - decided[:, 0]).byte()
+
+
+def _in_units(matrices: Tensor, size: int, height: int, width: int) -> Tensor:
+    """(B, 2, 3): the same maps where both the crop and the image reach from -1 to 1, as `F.affine_grid` wants them."""
+    turn, shift = matrices[..., :2] * (size / 2), matrices[..., 2]
+    x, y = torch.cat([turn, (shift + turn.sum(-1))[..., None]], -1).unbind(1)  # (B, 3) each, in pixels of the image
+    scaled = torch.stack([x * (2 / width), y * (2 / height)], 1)
+    return torch.cat([scaled[..., :2], scaled[..., 2:] - 1], -1)
 
 
 def blur(images: Tensor) -> Tensor:
@@ -181,7 +186,7 @@ def recolour(images: Tensor, amounts: Tensor) -> Tensor:
         amounts: (B, 3) above -1, for each of the three: 0.2 is a fifth more of it.
     """
     brightness, contrast, saturation = (1 + amounts.float()).view(-1, 3, 1, 1, 1).unbind(1)  # (B, 1, 1, 1) each
-    weights = torch.tensor([0.299, 0.587, 0.114], device=images.device).view(1, 3, 1, 1)
+    weights = constant(_LUMINANCE, images.device).view(1, 3, 1, 1)
     colour = images.float() * brightness
     grey = (colour * weights).sum(1, keepdim=True)  # (B, 1, H, W)
     colour = grey + (colour - grey) * saturation

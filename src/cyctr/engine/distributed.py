@@ -4,12 +4,15 @@ import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from cyctr.errors import ConfigError
+
+_PATIENCE = timedelta(hours=1)  # with each other: the others wait while the first validates, or looks through masks
 
 
 @dataclass(frozen=True)
@@ -79,7 +82,7 @@ def join(kind: str) -> Iterator[World]:
             )
         torch.cuda.set_device(local)
     try:
-        dist.init_process_group("nccl" if kind == "cuda" else "gloo")
+        dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=_PATIENCE)
     except (ValueError, dist.DistError) as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(

@@ -43,7 +43,8 @@ def mine(
         progress: told how many images are seen, of twice as many.
     """
     cells, seen = [], 0
-    for pixels, labels, _ in _inputs(store, pairs, images, size):
+    batch = _BATCH[backbone.mean.device.type]
+    for pixels, labels, _ in _inputs(store, pairs, images, size, batch):
         high = backbone(pixels).high
         free = _inner(backbone.grid.cells(labels, (high.shape[-2], high.shape[-1]))).flatten(1)  # (B, hw)
         luck = random_bits(torch.arange(len(free), device=free.device) + seen, free.shape[1])
@@ -56,7 +57,7 @@ def mine(
             progress(seen, 2 * len(images))
     centres = group(torch.cat(cells), count)
     maps, steps, sizes = [], [], []
-    for pixels, labels, pictures in _inputs(store, pairs, images, size):
+    for pixels, labels, pictures in _inputs(store, pairs, images, size, batch):
         regions = _nearest(backbone, pixels, centres, size) if len(centres) else torch.zeros_like(labels)
         maps.append(regions[:, ::_STEP, ::_STEP].masked_fill(labels[:, ::_STEP, ::_STEP] != 0, 0).byte())
         steps.append(_STEP * pictures.sizes.amax(1).double() / size)
@@ -70,7 +71,8 @@ def mine(
 def _nearest(backbone: Backbone, pixels: Tensor, centres: Tensor, size: int) -> Tensor:
     """(B, S, S) int64: 1 + the centre that each pixel is most like."""
     vectors = F.normalize(backbone(pixels).high.float(), dim=1)
-    likeness = F.avg_pool2d(torch.einsum("kc,bchw->bkhw", centres, vectors), 3, 1, 1)  # without specks
+    with torch.autocast(vectors.device.type, enabled=False):
+        likeness = F.avg_pool2d(torch.einsum("kc,bchw->bkhw", centres, vectors), 3, 1, 1)  # without specks
     return backbone.grid.upsample(likeness, (size, size)).argmax(1) + 1
 
 
@@ -84,8 +86,9 @@ def group(vectors: Tensor, count: int) -> Tensor:
     start = Stream("latent", count).choose(len(vectors), min(count, len(vectors)))
     centres = vectors[torch.tensor(start, dtype=torch.int64, device=vectors.device)]
     for _ in range(_ROUNDS if start else 0):
-        nearest = (vectors @ centres.T).argmax(1)
-        total = F.one_hot(nearest, len(centres)).to(vectors.dtype).T @ vectors  # (count, C)
+        with torch.autocast(vectors.device.type, enabled=False):
+            nearest = (vectors @ centres.T).argmax(1)
+            total = F.one_hot(nearest, len(centres)).to(vectors.dtype).T @ vectors  # (count, C)
         empty = total.norm(dim=1, keepdim=True) < 1e-6
         centres = torch.where(empty, centres, F.normalize(total, dim=1))
     return centres
@@ -97,13 +100,14 @@ def _inner(cells: Tensor) -> Tensor:
     return (cells == 0) & (F.max_pool2d(undecided, 2 * _RIM + 1, 1) == 0)
 
 
-def _inputs(store: Store, pairs: Sequence[Pair], images: Sequence[int], size: int) -> Iterator[tuple[Tensor, Tensor, Pictures]]:
+def _inputs(
+    store: Store, pairs: Sequence[Pair], images: Sequence[int], size: int, batch: int
+) -> Iterator[tuple[Tensor, Tensor, Pictures]]:
     """Batches of images as the network is tested on them: (B, 3, S, S) and (B, S, S): 0 where nothing is labelled."""
     of_image: dict[int, list[Pair]] = {image: [] for image in images}
     for pair in pairs:
         if pair[0] in of_image:
             of_image[pair[0]].append(pair)
-    batch = _BATCH["cuda" if torch.cuda.is_available() else "cpu"]
     chunks = [images[start : start + batch] for start in range(0, len(images), batch)]
     plans = [[pair for image in chunk for pair in of_image[image]] for chunk in chunks]
     for chunk, pictures in zip(chunks, store.stream(plans), strict=True):

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from cyctr.data.sampler import Draw
+from cyctr.data.transfer import Fetching
 from cyctr.engine.folder import BEST, CURVES, Standing, kept_for_good, random_state
 from cyctr.engine.train import Trainer
 from cyctr.errors import TrainingError
@@ -54,8 +55,6 @@ def run(
 def _deterministic(wanted: bool) -> Iterator[None]:
     """Kernels that add up in a fixed order, where that is wanted."""
     before = torch.are_deterministic_algorithms_enabled()
-    if wanted:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(wanted or before)
     try:
         yield
@@ -64,12 +63,33 @@ def _deterministic(wanted: bool) -> Iterator[None]:
 
 
 class _Done(NamedTuple):
-    """A step, or a part of one, that was computed: what it saw, and what it lost, still on the device."""
+    """A step, or a part of one, that was computed: what it saw, and what it lost, still on the device.
+
+    Attributes:
+        step: its number, from 0 on.
+        draws: its groups.
+        means: (3,) total, main and auxiliary loss.
+        each: (E,) loss of each episode.
+    """
 
     step: int
     draws: tuple[Draw, ...]
     means: Tensor
     each: Tensor
+
+
+class _Interval(NamedTuple):
+    """Steps of which a line of the metrics will tell.
+
+    Attributes:
+        parts: of the steps, in this process.
+        losses: (processes, parts, 3 + E) their `means` and `each`, on their way to the host.
+        seconds: that training took.
+    """
+
+    parts: list[_Done]
+    losses: Fetching
+    seconds: float
 
 
 class _Session:
@@ -82,10 +102,10 @@ class _Session:
         self.leads = trainer.world.leads
         self.began = time.perf_counter()
         self.saved = self.began
-        self.idle = 0.0  # seconds of this interval that were not training
-        self.recent: list[_Done] = []
-        self.pending: tuple[list[_Done], Tensor, float] | None = None
+        self.recent: list[_Done] = []  # of this interval
+        self.pending: _Interval | None = None  # the one before
         self.interval = self.began
+        self.idle = 0.0  # seconds of this interval that were not training
         self.validate_at = self._every(trainer.options.validate_every)
         self.keep_at = self._every(trainer.options.keep_every)
         self.board = _board(trainer) if self.leads else None
@@ -161,12 +181,12 @@ class _Session:
     def _log(self) -> None:
         """Reports the interval before this one, whose numbers are ready without waiting."""
         if self.recent:
-            values = torch.stack([done.means for done in self.recent])  # (steps, 3)
-            each = torch.stack([done.each for done in self.recent])  # (steps, episodes)
+            losses = torch.stack([torch.cat([done.means, done.each]) for done in self.recent])  # (parts, 3 + E)
+            fetching = Fetching(self.trainer.world.gather(losses))
             now = time.perf_counter()
             seconds, self.interval, self.idle = now - self.interval - self.idle, now, 0.0
             self._report()
-            self.pending = (self.recent, torch.cat([values, each], 1), seconds)
+            self.pending = _Interval(self.recent, fetching, seconds)
             self.recent = []
 
     def _settle(self) -> None:
@@ -179,16 +199,17 @@ class _Session:
             )
 
     def _report(self) -> None:
+        """Writes the line of the pending interval."""
         if self.pending is None:
             return
-        recent, tensor, seconds = self.pending
+        parts, fetching, seconds = self.pending
         self.pending = None
         trainer, batch = self.trainer, self.trainer.config.training.batch
-        values = trainer.world.gather(tensor).cpu()  # (processes, parts of steps, 3 + episodes)
-        self._refuse_nonfinite(recent, values[:, :, 3:])
-        total, main, auxiliary = values[:, :, :3].mean((0, 1)).tolist()
-        step = recent[-1].step + 1
-        count = len(recent) // trainer.options.accumulate
+        losses = fetching.get()
+        self._refuse_nonfinite(parts, losses[:, :, 3:])
+        total, main, auxiliary = losses[:, :, :3].mean((0, 1)).tolist()
+        step = parts[-1].step + 1
+        count = len(parts) // trainer.options.accumulate
         rates = trainer.optimization.rates(step - 1)
         record = {
             "step": step,
@@ -203,13 +224,13 @@ class _Session:
         }
         self._tell(record)
 
-    def _refuse_nonfinite(self, recent: list[_Done], each: Tensor) -> None:
-        """Stops all processes where the loss of an episode of any of them is no number."""
+    def _refuse_nonfinite(self, parts: list[_Done], each: Tensor) -> None:
+        """Stops all processes where the loss of an episode of any of them, (processes, parts, E), is no number."""
         bad = (~each.isfinite()).nonzero().tolist()
         if not bad:
             return
         process, part, place = min(bad, key=lambda found: found[1])  # the first step
-        trainer, step, draws = self.trainer, recent[part].step, recent[part].draws
+        trainer, step, draws = self.trainer, parts[part].step, parts[part].draws
         parts_ahead = (process - trainer.world.rank) * trainer.options.accumulate  # of this process is the other
         number = draws[0].number + parts_ahead * len(draws) + place * len(draws) // each.shape[2]
         draw, dataset = trainer.episodes.sampler(number), trainer.dataset
@@ -228,7 +249,6 @@ class _Session:
         before = time.perf_counter()
         if trainer.validation is not None:
             found = trainer.validate()
-            trainer.model.train()
             if found["split"] == "validation" and found["miou"] > trainer.best:
                 trainer.best = found["miou"]
                 trainer.save(BEST)

@@ -1,9 +1,11 @@
 """A training run: a network, the episodes it learns from, and the state of both."""
 
 import copy
+import json
 import math
+import os
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,13 +13,14 @@ import torch
 from torch import Tensor
 
 from cyctr.checkpoint import checkpoint_bytes, require_named_weights
-from cyctr.config import Config, LossConfig, ProtocolConfig, protocol, to_dict
+from cyctr.config import Config, LossConfig, protocol, to_dict
 from cyctr.data.dataset import Dataset, Progress, Split
 from cyctr.data.folds import hold_out
+from cyctr.data.index import Index
 from cyctr.data.latent import LatentStore, MixedSampler, latent_names, latent_sampler
 from cyctr.data.pictures import ResidentStore, Store, free_memory, open_store
 from cyctr.data.sampler import Sampler
-from cyctr.data.training import Groups, TrainingEpisodes
+from cyctr.data.training import Groups, TrainingEpisodes, groups_of_part
 from cyctr.engine.distributed import World
 from cyctr.engine.evaluate import environment
 from cyctr.engine.folder import LAST, RunFolder, Standing
@@ -41,7 +44,7 @@ _REMEMBERED = 0.3  # of the free memory: features of validation images
 
 @dataclass(frozen=True)
 class Options:
-    """What of a run does not change what it learns (but for rounding).
+    """What of a run does not change what it learns, but for rounding, and for what dropout drops in the parts of a step.
 
     Attributes:
         half: bfloat16 where it is safe.
@@ -104,46 +107,29 @@ class Trainer:
             store: where several runs share what they have read, all images of this one.
             validation: likewise, of the same split.
         """
-        require_named_weights(config.model.backbone)
         self.config, self.fold, self.folder, self.device = config, fold, folder, device
-        self.options = options = options or Options()
-        self.world = world = world or World()
-        training = config.training
-        if training.hold_out:
-            folds = list(dataset.folds)
-            folds[fold] = hold_out(dataset.fold(fold), training.hold_out)
-            dataset = replace(dataset, folds=tuple(folds))
-        self.dataset = dataset
-        pool = dataset.pool("train")
-        index = pool.index(progress)
+        self.options, self.world = options or Options(), world or World()
+        require_named_weights(config.model.backbone)
+        groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
+        if self.options.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch looks at its first product, and never again
+        self.dataset = _with_held_out(dataset, fold, config.training.hold_out)
+        index = self.dataset.pool("train").index(progress)
         self._sessions = self._earlier_sessions() if resume else []
         kept = folder.load_state() if resume else None
-        labelled = Sampler(
-            dataset,
-            index,
-            fold,
-            "train",
-            training.shots,
-            training.seed,
-            training.order,
-            drop_novel=training.drop_novel,
-        )
+        labelled = self._labelled(index)
         self.validation = validation or self._open_validation(progress)
         self.model = build_network(config).to(device)
         self.encoder = copy.deepcopy(self.model.backbone).accelerate()
-        longest = training.augmentation.longest
-        store = store or open_store(pool, index, labelled.pairs, device, longest, options.resident, options.workers, progress)
+        store = store or self._open_store(index, labelled, progress)
         self.resident = isinstance(store, ResidentStore)
-        sampler: Sampler | MixedSampler = labelled
-        if training.latent_classes:
-            store, sampler = self._with_latent_classes(store, labelled, progress)
-        self.optimization = Optimization(self.model, config.optimizer, training.steps)
-        self.episodes = TrainingEpisodes(store, sampler, training, device)
-        self.episodes.steps([], (world.rank, world.size), options.accumulate)  # refuses what cannot be shared
-        self.step, self.validated, self.best = kept[1] if kept is not None else Standing()
+        self.episodes = self._open_episodes(store, labelled, progress)
+        self.optimization = Optimization(self.model, config.optimizer, config.training.steps)
+        self.step, self.validated, self.best = Standing()
         self.seconds = 0.0  # of earlier sessions of this run
         if kept is not None:
             self.optimization.restore(kept[0])
+            self.step, self.validated, self.best = kept[1]
             self.seconds = max((line["seconds"] for line in folder.records() if line["step"] <= self.step), default=0.0)
         self._encode: Callable[[Tensor], Features] = self.encoder
         self._learn: Callable[..., Losses] = learn
@@ -214,23 +200,25 @@ class Trainer:
         sampling, training = self.config.model.sampling, self.config.training
         return sampling.training_tokens(Stream("tokens", training.seed, step).uniform(), training.shots)
 
-    def precision(self) -> Any:
+    def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.options.half else nullcontext()
+
+    def method(self) -> NetworkMethod:
+        """The weights to test, ready to answer; training goes on beside them."""
+        network = CyCTR(self.config.model, self.encoder).to(self.device)
+        network.load_state_dict(self.optimization.tested, strict=False)  # all but the backbone's
+        return NetworkMethod(network, self.device, self.options.half)
 
     def validate(self) -> dict[str, Any]:
         """MIoU and FB-IoU of the weights to test, on classes that are not learned from."""
         assert self.validation is not None
-        network = CyCTR(self.config.model, self.encoder).to(self.device)
-        network.load_state_dict(self.optimization.tested, strict=False)
-        method = NetworkMethod(network, self.device, self.options.half)
         setting = Setting(self.fold, self.config.training.shots, _VALIDATION_SEED)
         results = Results({})
         remember = int(_REMEMBERED * free_memory(self.device))
         batch, workers = (16, 16) if self.device.type == "cuda" else (1, 2)
-        self.validation.run(
-            method, results, [setting], self.options.validation_episodes, self.device, batch, workers, remember=remember
-        )
+        episodes = self.options.validation_episodes
+        self.validation.run(self.method(), results, [setting], episodes, self.device, batch, workers, remember=remember)
         result = results.runs[setting].result()
         names = self.dataset.classes
         return {
@@ -243,6 +231,33 @@ class Trainer:
     def save(self, name: str = LAST) -> None:
         """Writes the network, ready for use."""
         self.folder.write(name, checkpoint_bytes(self.model, self.config, self.optimization.tested))
+
+    def _labelled(self, index: Index) -> Sampler:
+        """Draws episodes of the training classes."""
+        training = self.config.training
+        return Sampler(
+            self.dataset,
+            index,
+            self.fold,
+            "train",
+            training.shots,
+            training.seed,
+            training.order,
+            drop_novel=training.drop_novel,
+        )
+
+    def _open_store(self, index: Index, labelled: Sampler, progress: Progress | None) -> Store:
+        pool, options = self.dataset.pool("train"), self.options
+        longest = self.config.training.augmentation.longest
+        return open_store(pool, index, labelled.pairs, self.device, longest, options.resident, options.workers, progress)
+
+    def _open_episodes(self, store: Store, labelled: Sampler, progress: Progress | None) -> TrainingEpisodes:
+        """What is learned from: labelled classes, and latent ones where that is asked for."""
+        training = self.config.training
+        sampler: Sampler | MixedSampler = labelled
+        if training.latent_classes:
+            store, sampler = self._with_latent_classes(store, labelled, progress)
+        return TrainingEpisodes(store, sampler, training, self.device)
 
     def _with_latent_classes(
         self, store: Store, labelled: Sampler, progress: Progress | None
@@ -270,7 +285,7 @@ class Trainer:
         if split == "test" and "test" not in self.dataset.pools:
             return None
         training = self.config.training
-        measure: ProtocolConfig = protocol("cyctr")
+        measure = protocol("cyctr")
         measure = replace(measure, order="shuffled", input=replace(measure.input, size=training.augmentation.size))
         evaluation = Evaluation(self.dataset, measure, split, progress)
         evaluation.sampler(Setting(self.fold, training.shots, _VALIDATION_SEED))  # refuses what cannot be drawn
@@ -282,6 +297,14 @@ class Trainer:
         return (
             self.device.type == "cuda" and not self.options.deterministic and self.config.training.episodes >= _WORTH_COMPILING
         )
+
+
+def _with_held_out(dataset: Dataset, fold: int, count: int) -> Dataset:
+    """The dataset with some training classes of a fold kept for validation."""
+    if not count:
+        return dataset
+    changed = hold_out(dataset.fold(fold), count)
+    return replace(dataset, folds=(*dataset.folds[:fold], changed, *dataset.folds[fold + 1 :]))
 
 
 def learn(
@@ -318,6 +341,4 @@ def build_network(config: Config) -> CyCTR:
 
 def _plain(about: dict[str, Any]) -> dict[str, Any]:
     """As JSON gives it back: tuples are lists."""
-    import json
-
     return json.loads(json.dumps(about))

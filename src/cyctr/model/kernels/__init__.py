@@ -1,4 +1,7 @@
-"""Operators of the network as single GPU kernels. Each has a twin in plain torch beside it, which says what it computes."""
+"""Operators of the network as single GPU kernels. Each has a twin in plain torch beside it, which says what it computes.
+
+Triton starts a kernel on the current GPU, so each makes that of its tensors the current one.
+"""
 
 import importlib.util
 

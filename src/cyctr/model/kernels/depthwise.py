@@ -52,11 +52,12 @@ def depthwise(images: Tensor, filters: Tensor, bias: Tensor, dilation: int, padd
     batch, channels, rows, columns = made.shape
     size = int(filters.shape[0] ** 0.5)
     grid = (triton.cdiv(rows * columns, _PIXELS), triton.cdiv(channels, _CHANNELS), batch)
-    _depthwise_kernel[grid](
-        images, filters, bias, made, images.shape[2], images.shape[3], channels,
-        size=size, dilation=dilation, padding=padding, rows=rows, columns=columns,
-        tile_pixels=_PIXELS, tile_channels=_CHANNELS,
-    )  # fmt: skip
+    with torch.cuda.device_of(images):
+        _depthwise_kernel[grid](
+            images, filters, bias, made, images.shape[2], images.shape[3], channels,
+            size=size, dilation=dilation, padding=padding, rows=rows, columns=columns,
+            tile_pixels=_PIXELS, tile_channels=_CHANNELS,
+        )  # fmt: skip
     return made
 
 

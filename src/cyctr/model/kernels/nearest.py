@@ -40,11 +40,12 @@ def _launch(a: Tensor, b: Tensor, usable: Tensor, masked: bool) -> Tensor:
     batch, heads, rows, channels = a.shape
     columns = b.shape[2]
     found = torch.empty(batch, heads, rows, dtype=torch.int64, device=a.device)
-    _nearest_kernel[(triton.cdiv(rows, _ROWS), batch * heads)](
-        a, b, usable, found, rows, columns, channels,
-        heads=heads, masked=masked, precision="ieee" if a.dtype == torch.float32 else "tf32",
-        tile_rows=_ROWS, tile_columns=_COLUMNS, wide=max(16, triton.next_power_of_2(channels)),
-    )  # fmt: skip
+    with torch.cuda.device_of(a):
+        _nearest_kernel[(triton.cdiv(rows, _ROWS), batch * heads)](
+            a, b, usable, found, rows, columns, channels,
+            heads=heads, masked=masked, precision="ieee" if a.dtype == torch.float32 else "tf32",
+            tile_rows=_ROWS, tile_columns=_COLUMNS, wide=max(16, triton.next_power_of_2(channels)),
+        )  # fmt: skip
     return found
 
 

@@ -108,7 +108,8 @@ def mix_points(values: Tensor, offsets: Tensor, weights: Tensor, height: int, wi
     values, offsets, weights = values.contiguous(), offsets.contiguous(), weights.contiguous()
     mixed = torch.empty_like(values)
     grid = (triton.cdiv(tokens, _TOKENS), heads, batch)
-    _forward_kernel[grid](values, offsets, weights, mixed, tokens, height, width, **_sizes(values, weights))
+    with torch.cuda.device_of(values):
+        _forward_kernel[grid](values, offsets, weights, mixed, tokens, height, width, **_sizes(values, weights))
     return mixed
 
 
@@ -126,10 +127,11 @@ def _backward(
     grad_values = torch.zeros(values.shape, dtype=torch.float32, device=values.device)
     grad_offsets, grad_weights = torch.empty_like(offsets), torch.empty_like(weights)
     grid = (triton.cdiv(tokens, _TOKENS), heads, batch)
-    _backward_kernel[grid](
-        values, offsets, weights, grad, grad_values, grad_offsets, grad_weights, tokens, height, width,
-        **_sizes(values, weights),
-    )  # fmt: skip
+    with torch.cuda.device_of(values):
+        _backward_kernel[grid](
+            values, offsets, weights, grad, grad_values, grad_offsets, grad_weights, tokens, height, width,
+            **_sizes(values, weights),
+        )  # fmt: skip
     return grad_values.to(values.dtype), grad_offsets, grad_weights
 
 
