@@ -26,6 +26,7 @@ def test_a_whole_step_from_images_to_weights_never_waits_for_the_gpu(config, res
 
     step(0)  # what is made once may wait
     step(1)
+    before = {name: value.clone() for name, value in trainer.optimization.weights.items()}
     torch.cuda.synchronize()
     try:
         torch.cuda.set_sync_debug_mode("error")
@@ -34,6 +35,7 @@ def test_a_whole_step_from_images_to_weights_never_waits_for_the_gpu(config, res
     finally:
         torch.cuda.set_sync_debug_mode("default")
     feed.close()
+    assert all(not torch.equal(value, before[name]) for name, value in trainer.optimization.weights.items())
 
 
 def test_what_is_fetched_is_what_the_tensor_held_then():
