@@ -261,7 +261,6 @@ def test_where_classes_are_named_for_the_test_the_others_are_learned_from(asked)
     for options, train, test in (
         ((), [0, 1, 2, 3], []),
         (("--test-classes", "thing1,thing2"), [0, 3], [1, 2]),
-        (("--test-classes", "thing1", "--fold", "all"), [0, 1, 2, 3], []),
         (("--class-folds", 4, "--fold", 3), [0, 1, 2, 3], []),
     ):
         found = asked(*options)
@@ -331,6 +330,11 @@ def test_settings_are_written_down_and_travel_with_the_network(train, tmp_path):
 BAD = [
     (("--fold", "1", "--test-classes", "thing0"), ("fold is 1", "folds 0 to 0")),
     (("--fold", "2", "--class-folds", "2"), ("fold is 2", "folds 0 to 1")),
+    (
+        ("--fold", "all", "--test-classes", "thing1"),
+        ("--fold all learns from every class", "--test-classes", "leave one of them out"),
+    ),
+    (("--fold", "all", "--class-folds", "2"), ("--fold all learns from every class", "--class-folds", "leave one of them out")),
     (("--fold", "x", "--class-folds", "2"), ("--fold is 'x'", "a number from 0 to 1, or all")),
     (("--fold", "1.0"), ("--fold is '1.0'",)),
     (("--fold", "-1"), ("--fold is '-1'",)),

@@ -160,9 +160,12 @@ def _open(dataset: "partial[Dataset]", fold: str | None) -> tuple["Dataset", int
     from cyctr.data.joined import learn_from_everything
 
     opened = dataset()
+    named = next((name for name in ("test_classes", "class_folds") if dataset.keywords[name] is not None), None)
     if fold is None:
-        split = opened.folds[0].train or dataset.keywords["test_classes"] is not None
-        fold = "0" if split else ALL
+        fold = "0" if opened.folds[0].train or named else ALL
+    if fold == ALL and named:
+        option = named.replace("_", "-")
+        raise ConfigError(f"--fold all learns from every class, but --{option} keeps some for the test; leave one of them out")
     if fold == ALL:
         return learn_from_everything(opened), 0
     if not fold.isdecimal():
