@@ -19,9 +19,12 @@ from cyctr.data.pictures import Pair, Pictures, Store, spread
 from cyctr.data.sampler import Draw, Sampler
 from cyctr.data.transfer import to_device
 from cyctr.seeding import Stream
+from cyctr.types import IGNORE
 
 SMALLEST, LARGEST = 0.04, 0.5
 """Shares of an image that a region must have to be worth an episode."""
+UNDECIDED = 255
+"""What a map says of a place that may or may not be of a region."""
 _TOGETHER = 256  # regions whose anchors are found together
 _FEWEST = 10  # images that a latent class must be in
 
@@ -32,7 +35,7 @@ class Regions:
 
     Attributes:
         images: n places in the pool.
-        maps: (n, s, s) uint8: 0 no region, c + 1 latent class c.
+        maps: (n, s, s) uint8: 0 no region, c + 1 latent class c, 255 undecided.
         steps: (n,) float64, pixels of the image from one cell of its map to the next; cell 0 sits on pixel 0.
         sizes: (n, 2) int64 height and width of the image.
         count: how many latent classes there are.
@@ -51,12 +54,13 @@ class Regions:
         return cells.double() * (self.steps.square() / self.sizes.prod(1))[:, None]
 
     def label(self, rows: Tensor, classes: Tensor, height: int, width: int) -> Tensor:
-        """(k, height, width) uint8: 1 where the map of each row has its latent class, 0 elsewhere and beyond the image."""
+        """(k, height, width) uint8: 1 where the map of each row has its latent class, 255 where it is undecided, else 0."""
         y, x = (self._cells(rows, pixels) for pixels in (height, width))  # (k, height), (k, width)
-        found = self.maps[rows[:, None, None], y[:, :, None], x[:, None, :]] == classes[:, None, None] + 1
+        found = self.maps[rows[:, None, None], y[:, :, None], x[:, None, :]]
+        marked = torch.where(found == UNDECIDED, IGNORE, (found == classes[:, None, None] + 1).byte())
         below = torch.arange(height, device=rows.device)[None, :, None] < self.sizes[rows, 0, None, None]
         left = torch.arange(width, device=rows.device)[None, None] < self.sizes[rows, 1, None, None]
-        return (found & below & left).byte()
+        return marked.masked_fill(~(below & left), 0).byte()
 
     def _cells(self, rows: Tensor, pixels: int) -> Tensor:
         """(k, pixels) the cell nearest to each pixel along a side."""

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cyctr.data.dataset import Progress
-from cyctr.data.latent import Regions
+from cyctr.data.latent import UNDECIDED, Regions
 from cyctr.data.pictures import Pair, Pictures, Store
 from cyctr.data.transforms import warp
 from cyctr.model import Backbone
@@ -18,6 +18,7 @@ _CELLS = 32  # of each image that are grouped
 _RIM = 2  # cells
 _ROUNDS = 20
 _BATCH = {"cuda": 32, "cpu": 4}
+_UNSURE = 0.5  # share of the background that is about as much like a second group, and left undecided
 _STEP = 4  # pixels of the network's input from one cell of a map to the next
 
 
@@ -56,24 +57,43 @@ def mine(
         if progress is not None:
             progress(seen, 2 * len(images))
     centres = group(torch.cat(cells), count)
-    maps, steps, sizes = [], [], []
+    maps, margins, steps, sizes = [], [], [], []
     for pixels, labels, pictures in _inputs(store, pairs, images, size, batch):
-        regions = _nearest(backbone, pixels, centres, size) if len(centres) else torch.zeros_like(labels)
-        maps.append(regions[:, ::_STEP, ::_STEP].masked_fill(labels[:, ::_STEP, ::_STEP] != 0, 0).byte())
+        labels = labels[:, ::_STEP, ::_STEP]
+        regions, margin = _nearest(backbone, pixels, centres, labels.shape[-1]) if len(centres) else (labels, labels.float())
+        maps.append(torch.where(labels == IGNORE, UNDECIDED, regions).masked_fill(labels == 1, 0).byte())
+        margins.append(margin.half())
         steps.append(_STEP * pictures.sizes.amax(1).double() / size)
         sizes.append(pictures.sizes)
-        seen += len(regions)
+        seen += len(labels)
         if progress is not None:
             progress(seen, 2 * len(images))
-    return Regions(images, torch.cat(maps), torch.cat(steps), torch.cat(sizes), len(centres))
+    found = torch.cat(maps)
+    _leave_undecided(found, torch.cat(margins))
+    return Regions(images, found, torch.cat(steps), torch.cat(sizes), len(centres))
 
 
-def _nearest(backbone: Backbone, pixels: Tensor, centres: Tensor, size: int) -> Tensor:
-    """(B, S, S) int64: 1 + the centre that each pixel is most like."""
+def _nearest(backbone: Backbone, pixels: Tensor, centres: Tensor, side: int) -> tuple[Tensor, Tensor]:
+    """(B, side, side) of each: int64 1 + the centre that a place is most like, and by how much more than the second."""
     vectors = F.normalize(backbone(pixels).high.float(), dim=1)
     with torch.autocast(vectors.device.type, enabled=False):
         likeness = F.avg_pool2d(torch.einsum("kc,bchw->bkhw", centres, vectors), 3, 1, 1)  # without specks
-    return backbone.grid.upsample(likeness, (size, size)).argmax(1) + 1
+    size = (pixels.shape[-2], pixels.shape[-1])
+    places = backbone.grid.upsample(likeness, size)[..., ::_STEP, ::_STEP]
+    if len(centres) == 1:
+        return torch.ones_like(places[:, 0], dtype=torch.int64), torch.ones_like(places[:, 0])
+    best = places.topk(2, dim=1)
+    return best.indices[:, 0] + 1, best.values[:, 0] - best.values[:, 1]
+
+
+def _leave_undecided(maps: Tensor, margins: Tensor) -> None:
+    """Takes from each group the places that are about as much like another: the least sure ones of all images."""
+    sure = (maps != 0) & (maps != UNDECIDED)
+    if not sure.any():
+        return
+    values = margins[sure].float()
+    limit = values.sort().values[int(_UNSURE * (len(values) - 1))]
+    maps[sure & (margins < limit)] = UNDECIDED
 
 
 def group(vectors: Tensor, count: int) -> Tensor:
