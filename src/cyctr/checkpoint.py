@@ -70,7 +70,7 @@ def checkpoint_bytes(
         state = {name: value for name, value in state.items() if not name.startswith(_AUXILIARY)}
     if half:
         state = {name: value.half() for name, value in state.items()}
-    return pack(state, {"format": _FORMAT, "config": to_dict(config), "backbone": _digest(model.backbone)})
+    return pack(state, {"format": _FORMAT, "config": to_dict(config), "backbone": weights_digest(model.backbone)})
 
 
 def require_named_weights(backbone: BackboneConfig) -> None:
@@ -87,7 +87,7 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
     path = Path(path)
     state, config, backbone = _read(path)
     model = load_model(config.model)
-    if _digest(model.backbone) != backbone:
+    if weights_digest(model.backbone) != backbone:
         raise CheckpointError(
             f"{path}: was trained on other backbone weights than {config.model.backbone.weights!r} gives here; restore those"
         )
@@ -137,7 +137,7 @@ def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118, no mapping
 
 
-def _digest(backbone: Backbone) -> str:
+def weights_digest(backbone: Backbone) -> str:
     """A checksum of the frozen weights, by which a checkpoint knows its backbone."""
     total = hashlib.sha256()
     for name, value in sorted(backbone.state_dict().items()):

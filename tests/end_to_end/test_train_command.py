@@ -36,7 +36,7 @@ SMALL = {
     "--training.batch": 4,
     "--training.augmentation.size": 65,
 }
-FILES = {"config.json", "metrics.jsonl", STATE, LAST, CURVES, "tensorboard"}
+FILES = {"config.json", "metrics.jsonl", STATE, LAST, CURVES, "regions-DIGEST.safetensors", "tensorboard"}
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +77,11 @@ def config_of(folder):
     return from_dict(Config, json.loads((folder / "config.json").read_text())["config"])
 
 
+def files(folder):
+    """The names of what a run left."""
+    return {re.sub(r"-[0-9a-f]{12}\.", "-DIGEST.", path.name) for path in folder.iterdir()}
+
+
 def measured(run, method, out, *data):
     """What `cyctr evaluate` says of a network on fold 0."""
     usual = ("--episodes", 2, "--pictures", 0, "--folds", 0)
@@ -89,7 +94,7 @@ def test_a_network_is_trained_on_synthetic_classes_and_evaluated(run, tmp_path, 
     monkeypatch.setattr(synthetic_pool, "SyntheticPool", smaller)
     small = [text for pair in SMALL.items() for text in pair]
     output = assert_well(run("train", "--data", "synthetic", *small, "--output", tmp_path / "deep" / "out"))
-    assert {path.name for path in (tmp_path / "deep" / "out").iterdir()} == FILES
+    assert files(tmp_path / "deep" / "out") == FILES
     assert "synthetic, fold 0: 6 classes to learn from, 24 images" in output
     assert "watched on the test classes" in output
     assert all(str(tmp_path / "deep" / "out" / name) in output for name in (LAST, CURVES))
@@ -109,7 +114,7 @@ def test_a_network_is_trained_on_a_folder_of_ones_own_and_evaluated_on_the_class
     assert about["data"]["test"] == ["thing1"]
     found = measured(run, tmp_path / "out" / LAST, tmp_path / "results", things, "--test-classes", "thing1")
     assert {row.category for row in found.runs[Setting(0, 1, 0)].rows.values()} == {1}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert files(tmp_path / "out") == FILES
 
 
 def test_by_default_every_class_and_image_is_learned_from(train, run, things, tmp_path):
@@ -211,7 +216,7 @@ def asked(run, things, tmp_path, monkeypatch):
     """What the command makes of its arguments, given to no trainer."""
     caught = []
 
-    def instead(config, dataset, fold, folder, device, options, world, progress, resume):
+    def instead(config, dataset, fold, folder, device, options, world, progress, resume, mining):
         caught.append(Asked(config, options, dataset, fold))
         raise CaughtError("caught")
 
@@ -530,6 +535,15 @@ def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, m
     error = train()[2]
     assert re.search(r"  12 of 16 episodes  loss 0\.\d+  \d+\.\d episodes/s  \d+ s left\n", error), error
     assert re.search(r"  16 of 16 episodes  loss 0\.\d+  \d+\.\d episodes/s  0 s left\n", error), error
+
+
+def test_looking_for_latent_classes_is_told_where_there_is_no_terminal(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["cyctr.cli.options"], "_TELL_SECONDS", 0)
+    latent = ("--training.latent-classes", 2, "--max-minutes", 0)
+    code, _, error = train(*latent)
+    assert code == 0
+    assert re.search(r"^looking for latent classes: 32 of 32$", error, re.M), error
+    assert "looking for latent classes" not in train("--resume", *latent)[2]
 
 
 def test_scores_of_validations_are_told(train, tmp_path):

@@ -1,6 +1,7 @@
 """Options that several commands share, and how their text becomes values."""
 
 import inspect
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial, wraps
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _PANEL = "Data"
 _MOST = 1000  # numbers in one option
+_TELL_SECONDS = 10  # between lines, where there is no terminal for a bar
 
 
 def open_data(
@@ -202,12 +204,31 @@ def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
 
 @contextmanager
 def progress_bar(name: str) -> Iterator["Progress"]:
-    """A bar that is gone when the work is done."""
+    """A bar that is gone when the work is done; a line now and then where there is no terminal to draw one on."""
+    with progress_bars(name) as (progress,):
+        yield progress
+
+
+@contextmanager
+def progress_bars(*names: str) -> Iterator[tuple["Progress", ...]]:
+    """Likewise for several works, each bar from when its work begins."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    columns: tuple[Any, ...] = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+
+    def make(name: str) -> Callable[[int, int], None]:
+        task, told = bar.add_task(name, total=None, visible=False), time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal told
+            bar.update(task, completed=done, total=total, visible=True)
+            if not console.is_terminal and (now := time.monotonic()) - told > _TELL_SECONDS:
+                told = now
+                console.print(f"{name}: {done:,} of {total:,}", highlight=False, soft_wrap=True)
+
+        return progress
+
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield tuple(map(make, names))

@@ -117,8 +117,9 @@ def train(
             )
         if chosen == torch.device("cuda"):
             chosen = torch.device("cuda", world.local)
-        with options.progress_bar("reading the data") as progress, _memory(config, accumulate):
-            trainer = Trainer(config, opened, number, folder, chosen, run_options, world, progress, resume)
+        works = ("reading the data", "looking for latent classes")
+        with options.progress_bars(*works) as (progress, mining), _memory(config, accumulate):
+            trainer = Trainer(config, opened, number, folder, chosen, run_options, world, progress, resume, mining=mining)
         if world.leads and force:
             folder.clear()
         trainer.begin()

@@ -4,11 +4,13 @@ config.json        how it is made: config, data, versions
 metrics.jsonl      a line for each log and each validation; tensorboard/ has the same
 state.safetensors  all that `--resume` needs
 last.safetensors   the network, ready for use; best.safetensors and at-NUMBER.safetensors likewise
+regions-DIGEST.safetensors  where latent classes are, so that a resumed run learns from the very same
 curves.png         loss and validation over episodes
 """
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +20,14 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from cyctr.checkpoint import pack, unpack
+from cyctr.data.latent import Regions
 from cyctr.errors import CheckpointError, ConfigError
 from cyctr.seeding import Stream
 from cyctr.storage import write_atomically
 
 STATE, LAST, BEST, CURVES = "state.safetensors", "last.safetensors", "best.safetensors", "curves.png"
 CONFIG, METRICS = "config.json", "metrics.jsonl"
+_NUMBERED = re.compile(r"at-\d{9}|regions-[0-9a-f]{12}")
 
 
 class Standing(NamedTuple):
@@ -59,8 +63,8 @@ class RunFolder:
     def _own(self) -> list[Path]:
         """The files of a run that are there."""
         fixed = [self.path / name for name in (CONFIG, METRICS, STATE, LAST, BEST, CURVES)]
-        kept = [path for path in self.path.glob("at-*.safetensors") if re.fullmatch(r"at-\d{9}", path.stem)]
-        return [path for path in (*fixed, *kept) if path.exists()]
+        numbered = [path for path in self.path.glob("*.safetensors") if _NUMBERED.fullmatch(path.stem)]
+        return [path for path in (*fixed, *numbered) if path.exists()]
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file in one step."""
@@ -106,6 +110,23 @@ class RunFolder:
             raise CheckpointError(f"{path}: not a whole state of a run ({error}); begin anew in another --output") from error
         return tensors, Standing(**about)
 
+    def save_regions(self, regions: Regions, digest: str) -> None:
+        """Keeps where latent classes are, under a digest of what they depend on."""
+        tensors = {"maps": regions.maps, "steps": regions.steps, "sizes": regions.sizes}
+        self.write(_regions_name(digest), pack(tensors, {"images": list(regions.images), "count": regions.count}))
+
+    def load_regions(self, digest: str) -> Regions | None:
+        """What `save_regions` kept under that digest; none where nothing is kept, or nothing whole, which a warning says."""
+        path = self.path / _regions_name(digest)
+        if not path.exists():
+            return None
+        try:
+            tensors, about = unpack(path)
+            return Regions(about["images"], tensors["maps"], tensors["steps"], tensors["sizes"], about["count"])
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            warnings.warn(f"{path}: not whole ({error}); latent classes are looked for anew", stacklevel=2)
+            return None
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Adds a line to the metrics."""
         try:
@@ -136,6 +157,10 @@ class RunFolder:
 def kept_for_good(episodes: int) -> str:
     """The name of the checkpoint after so many episodes."""
     return f"at-{episodes:09d}.safetensors"
+
+
+def _regions_name(digest: str) -> str:
+    return f"regions-{digest[:12]}.safetensors"
 
 
 def random_state(seed: int, step: int) -> None:
