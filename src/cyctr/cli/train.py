@@ -4,6 +4,7 @@ import math
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 ALL = "all"
 _WEIGHTS = "resnet50-keras"  # where the preset names none
 _TELL_STEPS, _TELL_SECONDS = 3, 10  # before the first line, and between lines, where there is no terminal for a bar
+_RECENT_STEPS = 100  # that say how long the others will take
+_LONG = 12 * 3600  # seconds from which on a run is called long
+_SHOWN = 8  # classes whose names are shown
 
 
 @options.takes_config
@@ -56,7 +60,8 @@ def train(
     accumulate: Annotated[int, typer.Option(min=1, help="Compute a step in this many parts, to take less memory.")] = 1,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits on a GPU too; slower.")] = False,
     max_minutes: Annotated[
-        float, typer.Option(min=0, help="End this session after so long, with a checkpoint and a validation.")
+        float,
+        typer.Option(min=0, help="End after so long, with a checkpoint and a validation; reading the data does not count."),
     ] = math.inf,
     save_minutes: Annotated[float, typer.Option(min=0, help="How often the state for --resume is kept.")] = 2.0,
     keep_every: Annotated[int, typer.Option(min=0, help="Keep a checkpoint for good each so many episodes; 0: none.")] = 0,
@@ -213,6 +218,7 @@ class _Watch:
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
         training = trainer.config.training
+        self.training, self.device = training, trainer.device
         self.leads, self.batch, self.steps = trainer.world.leads, training.batch, training.steps
         self.console = Console(stderr=True)
         columns = (
@@ -226,22 +232,34 @@ class _Watch:
         total, done = training.steps * training.batch, trainer.step * training.batch
         self.task = self.bar.add_task("", total=total, completed=done, text="starting")
         self.loss = ""
-        self.first: tuple[int, float] | None = None  # step, and when it was done
-        self.told = -math.inf
+        self.recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_STEPS)  # steps, and when they were done
+        self.told: float | None = None
 
     def on_step(self, step: int) -> None:
         now = time.perf_counter()
-        if self.first is None:
-            self.first = (step, now)  # what takes long once, such as compiling, is over
-            return
-        each = (now - self.first[1]) / (step - self.first[0])
+        self.recent.append((step, now))
+        first, began = self.recent[0]
+        if step == first:
+            return  # what takes long once, such as compiling, is over now
+        each = (now - began) / (step - first)
         text = f"{self.loss}{self.batch / each:.1f} episodes/s"
         self.bar.update(self.task, completed=step * self.batch, text=text)
-        seldom = step - self.first[0] + 1 >= _TELL_STEPS and now - self.told > _TELL_SECONDS
-        if seldom and self.leads and not self.console.is_terminal:
-            self.told = now
-            done = f"{step * self.batch:>9,} of {self.steps * self.batch:,} episodes"
-            self._print(f"{done}  {text}  {_duration(each * (self.steps - step))} left")
+        if len(self.recent) >= _TELL_STEPS and self.leads:
+            self._tell(step, text, each * (self.steps - step), now)
+
+    def _tell(self, step: int, text: str, left: float, now: float) -> None:
+        """A line when it is first known how long the run will take, then now and then where there is no terminal."""
+        begins = self.told is None
+        if self.told is not None and (self.console.is_terminal or now - self.told <= _TELL_SECONDS):
+            return
+        self.told = now
+        self._print(f"{step * self.batch:>9,} of {self.steps * self.batch:,} episodes  {text}  {_duration(left)} left")
+        if begins and left > _LONG:
+            faster = "" if self.device.type == "cuda" else ", or use a GPU"
+            self._print(
+                f"note: at this speed it takes {_duration(left)} more; lower --training.episodes (now "
+                f"{self.training.episodes:,}) or --training.augmentation.size (now {self.training.augmentation.size}){faster}"
+            )
 
     def on_record(self, record: dict[str, Any]) -> None:
         if "validation" in record:
@@ -249,7 +267,7 @@ class _Watch:
             scores = f"mIoU {100 * found['miou']:.1f}  FB-IoU {100 * found['fb_iou']:.1f}"
             self._print(f"{record['episodes']:>9,} episodes  {scores}  ({found['split']} classes)")
         else:
-            self.loss = f"loss {record['main']:.3f}  "
+            self.loss = f"Dice {record['main']:.3f}  "
 
     def _print(self, line: str) -> None:
         self.bar.console.print(line, highlight=False, soft_wrap=True)
