@@ -288,11 +288,6 @@ class TrainingConfig:
         for name in ("hold_out", "seed"):
             _require(0 <= getattr(self, name) < 2**31, f"training.{name}", getattr(self, name), "zero or a positive number")
         _require_choice("training.order", self.order, Order)
-        if self.rotate and self.batch % (self.shots + 1):
-            raise ConfigError(
-                f"training.batch is {self.batch} and training.rotate makes {self.shots + 1} episodes at a time; "
-                f"expected a multiple of {self.shots + 1}"
-            )
 
     @property
     def images(self) -> int:
@@ -301,7 +296,17 @@ class TrainingConfig:
 
     @property
     def groups(self) -> int:
-        """Groups drawn for one step."""
+        """Groups drawn for one step.
+
+        Raises:
+            ConfigError: they do not make the batch. Not known at the door: whether the data can give the shots, on which the
+                batch depends, is to be said first.
+        """
+        if self.rotate and self.batch % self.images:
+            raise ConfigError(
+                f"training.batch is {self.batch} and training.rotate makes {self.images} episodes at a time; "
+                f"expected a multiple of {self.images}"
+            )
         return self.batch // self.images if self.rotate else self.batch
 
     @property

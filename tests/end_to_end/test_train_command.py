@@ -345,12 +345,14 @@ BAD = [
     (("--fold", "-1"), ("--fold is '-1'",)),
     (("--fold", "²"), ("--fold is '²'",)),
     (("--fold", ""), ("--fold is ''",)),
-    (("--fold", "0"), ("no train classes", "name classes to hold out for the test")),
+    (("--fold", "0"), ("no train classes", "leave the others to learn from")),
     (("--fold", "0", "--test-classes", "thing9"), ("class 'thing9' is not in the dataset", "thing0, thing1")),
     (("--fold", "0", "--test-classes", ","), ("test_classes is empty",)),
-    (("--fold", "0", "--test-classes", "thing0,thing1,thing2,thing3"), ("no train classes",)),
+    (("--fold", "0", "--test-classes", "thing0,thing1,thing2,thing3"), ("no train classes", "leave the others to learn from")),
     (("--class-folds", "9"), ("folds is 9 for 4 classes",)),
     (("--training.shots", "4", "--training.batch", "5"), ("class 'thing0' has 4 images", "a 4-shot episode needs 5")),
+    (("--training.shots", "4"), ("a 4-shot episode needs 5", "ask for less", "cyctr data check")),
+    (("--training.shots", "2"), ("training.batch is 4 and training.rotate makes 3", "a multiple of 3")),
     (("--training.shots", "0"), ("training.shots is 0", "at least 1")),
     (("--training.hold-out", "4"), ("training.hold_out is 4", "4 training classes: expected 0 to 3")),
     (("--training.hold-out", "-1"), ("training.hold_out is -1",)),
@@ -396,7 +398,7 @@ BAD = [
     (("--model.backbone.name", "resnet18"), ("backbone.weights is None",)),
     (("--resume",), ("out/config.json: no such file, so there is no run to resume", "leave out --resume")),
     (("--resume", "--force"), ("--resume", "--force", "one of them")),
-    (("--test-classes", "thing0,thing1,thing2,thing3"), ("no train classes",)),
+    (("--test-classes", "thing0,thing1,thing2,thing3"), ("no train classes", "leave the others to learn from")),
 ]
 
 
@@ -509,7 +511,7 @@ def test_a_full_disk_is_one_line(train, tmp_path, monkeypatch):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert_one_line(train(), "cannot be written (No space left on device)")
+    assert_one_line(train(), "cannot be written (No space left on device); nothing was saved yet", "begin again")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
@@ -525,7 +527,7 @@ def test_an_output_that_another_process_writes_is_refused(train, tmp_path):
 def test_a_run_says_after_a_few_steps_how_long_it_will_take(train):
     code, output, error = train()
     assert code == 0
-    assert re.search(r"  12 of 16 episodes  (loss 0\.\d+  )?\d+\.\d episodes/s  \d+ s left\n", error), error
+    assert re.search(r"  12 of 16 episodes  (Dice 0\.\d+  )?\d+\.\d episodes/s  \d+ s left\n", error), error
     assert "left" not in output
 
 
@@ -533,8 +535,16 @@ def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, m
     monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
     monkeypatch.setattr("cyctr.engine.session._LOG_STEPS", 1)
     error = train()[2]
-    assert re.search(r"  12 of 16 episodes  loss 0\.\d+  \d+\.\d episodes/s  \d+ s left\n", error), error
-    assert re.search(r"  16 of 16 episodes  loss 0\.\d+  \d+\.\d episodes/s  0 s left\n", error), error
+    assert re.search(r"  12 of 16 episodes  Dice 0\.\d+  \d+\.\d episodes/s  \d+ s left\n", error), error
+    assert re.search(r"  16 of 16 episodes  Dice 0\.\d+  \d+\.\d episodes/s  0 s left\n", error), error
+
+
+def test_a_long_run_says_so_once_and_what_would_make_it_shorter(train, monkeypatch):
+    monkeypatch.setattr("cyctr.cli.train._LONG", 0)
+    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    error = train("--training.episodes", 24)[2]
+    assert error.count("note: at this speed it takes ") == 1
+    assert " more; lower --training.episodes (now 24) or --training.augmentation.size (now 65), or use a GPU" in error
 
 
 def test_looking_for_latent_classes_is_told_where_there_is_no_terminal(train, tmp_path, monkeypatch):

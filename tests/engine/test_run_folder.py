@@ -143,7 +143,7 @@ def test_a_full_disk_leaves_what_was_saved_and_says_so(place, failure, kept, mon
 def test_metrics_on_a_full_disk_are_one_clear_error(folder):
     folder.path.mkdir(parents=True)
     (folder.path / METRICS).symlink_to("/dev/full")
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: cannot be written \(No space left on device\).*--resume"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: cannot be written \(No space left on device\).*make room"):
         folder.log({"step": 1})
 
 
@@ -181,6 +181,14 @@ def test_damaged_regions_are_none_and_a_warning_says_so(damage, folder):
     damage(folder.path / "regions-0123456789ab.safetensors")
     with pytest.warns(UserWarning, match=r"regions-0123456789ab\.safetensors: not whole.*latent classes are looked for anew"):
         assert folder.load_regions(DIGEST) is None
+
+
+def test_where_nothing_was_saved_a_full_disk_does_not_promise_a_state_to_resume(folder, monkeypatch):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"nothing was saved yet: make room.*begin again") as found:
+        folder.save_state(TENSORS, STANDING)
+    assert "--resume" not in str(found.value)
+    assert not folder.saved
 
 
 def test_metrics_are_read_as_they_were_logged(folder):

@@ -9,6 +9,7 @@ curves.png         loss and validation over episodes
 """
 
 import json
+import os
 import re
 import warnings
 from collections.abc import Mapping
@@ -55,6 +56,11 @@ class RunFolder:
         """Whether a run has written here."""
         return bool(self._own())
 
+    @property
+    def saved(self) -> bool:
+        """Whether there is a state to go on from."""
+        return os.path.exists(self.path / STATE)
+
     def clear(self) -> None:
         """Removes what an earlier run left, and nothing else."""
         for file in (*self._own(), *self.path.glob("tensorboard/events.out.tfevents.*")):
@@ -71,10 +77,14 @@ class RunFolder:
         try:
             write_atomically(self.path / name, content)
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path / name}: cannot be written ({error.strerror}); what was saved before is whole: make room, or mend "
-                "the permissions, and go on with --resume"
-            ) from error
+            raise self._unwritten(name, error) from error
+
+    def _unwritten(self, name: str, error: OSError) -> CheckpointError:
+        before, then = "nothing was saved yet", "begin again, or choose another --output"
+        if self.saved:
+            before, then = "what was saved before is whole", "go on with --resume"
+        path, remedy = self.path / name, "make room, or mend the permissions"
+        return CheckpointError(f"{path}: cannot be written ({error.strerror}); {before}: {remedy}, and {then}")
 
     def write_config(self, about: Mapping[str, Any]) -> None:
         """Says how the run is made."""
@@ -134,9 +144,7 @@ class RunFolder:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path / METRICS}: cannot be written ({error.strerror}); make room, and go on with --resume"
-            ) from error
+            raise self._unwritten(METRICS, error) from error
 
     def records(self) -> list[dict[str, Any]]:
         """The metrics so far; a line that a crash cut short is left out."""

@@ -113,14 +113,14 @@ class Trainer:
         self.config, self.fold, self.folder, self.device = config, fold, folder, device
         self.options, self.world = options or Options(), world or World()
         require_named_weights(config.model.backbone)
-        groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
         if self.options.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch looks at its first product, and never again
         self.dataset = _with_held_out(dataset, fold, config.training.hold_out)
         index = self.dataset.pool("train").index(progress)
         self._sessions = self._earlier_sessions() if resume else []
         kept = folder.load_state() if resume else None
-        labelled = self._labelled(index)
+        labelled = self._labelled(index)  # refuses shots that the data cannot give
+        groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
         self.validation = validation or self._open_validation(progress)
         self.model = build_network(config).to(device)
         self.encoder = copy.deepcopy(self.model.backbone).accelerate()
