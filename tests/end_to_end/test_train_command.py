@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -108,7 +109,6 @@ def test_a_network_is_trained_on_a_folder_of_ones_own_and_evaluated_on_the_class
 ):
     output = assert_well(train("--test-classes", "thing1"))
     assert "folder, fold 0: 3 classes to learn from, 12 images" in output
-    assert f"cyctr evaluate --method {tmp_path / 'out' / LAST} --folds 0" in output
     about = json.loads((tmp_path / "out" / "config.json").read_text())
     assert about["data"]["train"] == ["thing0", "thing2", "thing3"]
     assert about["data"]["test"] == ["thing1"]
@@ -126,11 +126,33 @@ def test_by_default_every_class_and_image_is_learned_from(train, run, things, tm
 
 
 def test_classes_are_held_out_where_that_is_asked_for(train, tmp_path):
-    assert "validated on 1 held-out training classes" in assert_well(train("--training.hold-out", 1))
+    output = assert_well(train("--training.hold-out", 1))
+    assert "validated on 1 held-out training class\n" in output
     about = json.loads((tmp_path / "out" / "config.json").read_text())["data"]
+    score = max(line["validation"]["miou"] for line in timeless(tmp_path / "out") if "validation" in line)
+    best = f"best: {tmp_path / 'out' / 'best.safetensors'}, mIoU {100 * score:.1f} on 1 held-out class"
+    assert f"{best} ({about['validation'][0]})\n" in output
     assert len(about["validation"]) == 1
     assert sorted(about["train"] + about["validation"]) == [f"thing{i}" for i in range(4)]
     assert (tmp_path / "out" / "best.safetensors").exists()
+
+
+def test_the_command_that_measures_a_network_works_as_it_is_printed(run, tmp_path):
+    """Though the folder has a name that a shell would take apart."""
+    data = photos(tmp_path / "my things", classes=3, each=2)
+    dealt = ("--class-folds", 3, "--split-seed", 1, "--fold", 1)
+    output = assert_well(run(*arguments(data, tmp_path / "the run", *dealt)))
+    (line,) = re.findall(r"^measure it: (.*)$", output, re.M)
+    cyctr, *words = shlex.split(line)
+    assert cyctr == "cyctr"
+    assert_well(run(*words, "--episodes", 1, "--pictures", 0))
+    about = json.loads((tmp_path / "the run" / "config.json").read_text())["data"]
+    found = Results.load(tmp_path / "the run" / "test" / "results.json")
+    assert {found.classes[row.category] for row in found.runs[Setting(1, 1, 0)].rows.values()} == set(about["test"])
+
+
+def test_where_nothing_was_kept_for_a_test_no_command_measures(train):
+    assert "measure it" not in assert_well(train())
 
 
 CHANGED = {  # each setting, as text and as a value that no preset has
@@ -308,6 +330,8 @@ def test_the_help_explains_every_setting_in_80_columns():
         assert f" {option} " in text, option
     assert "[default: (0 where the dataset has test classes, else all)]" in text
     assert "[default: (the preset's, or resnet50-keras)]" in text
+    assert "[default: (best; with --resume the run's own)]" in text
+    assert f"change: {', '.join(PRESETS)}." in text
     assert result.output.index("\nData:") < result.output.index("\nSettings of model:")
 
 
@@ -485,6 +509,48 @@ def test_a_run_of_other_settings_is_not_resumed(options, words, train, tmp_path)
     assert state(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize(
+    "data", [(), ("--class-folds", 2, "--fold", 1), ("--test-classes", "thing1")], ids=["all", "a fold", "test classes"]
+)
+def test_a_run_is_resumed_with_its_own_settings_where_none_are_given(data, train, run, things, tmp_path):
+    assert_well(train("--max-minutes", 0, *data))
+    again = [option for option in data if option not in ("--fold", 1)]
+    assert "going on after 4 episodes" in assert_well(
+        run("train", "--resume", "--data", things, "--output", tmp_path / "out", *again, "--validation-episodes", 3)
+    )
+    assert_well(train(*data, output="whole"))
+    assert_same_network(tmp_path / "out", tmp_path / "whole")
+
+
+def test_a_setting_that_differs_from_those_of_the_run_is_named_alone(train, run, things, tmp_path):
+    assert_well(train("--max-minutes", 0))
+    resume = ("train", "--resume", "--data", things, "--output", tmp_path / "out")
+    result = run(*resume, "--training.seed", 3)
+    assert_one_line(result, "(there / here: config.training.seed 0 / 3);")
+    assert_one_line(run(*resume, "--preset", "paper"), "config.training.rotate true / false")
+
+
+@pytest.mark.parametrize("damage", [lambda values: values.pop("config"), lambda values: values["config"].update(moon=1)])
+def test_a_run_whose_settings_cannot_be_read_is_not_resumed(damage, train, run, things, tmp_path):
+    assert_well(train("--max-minutes", 0))
+    path = tmp_path / "out" / "config.json"
+    values = json.loads(path.read_text())
+    damage(values)
+    path.write_text(json.dumps(values))
+    assert_one_line(
+        run("train", "--resume", "--data", things, "--output", tmp_path / "out"), f"{path}: ", "begin anew in another --output"
+    )
+
+
+def test_a_run_of_which_nothing_was_saved_begins_anew_and_says_so(train, tmp_path):
+    assert_well(train("--max-minutes", 0))
+    for name in (STATE, LAST):
+        (tmp_path / "out" / name).unlink()
+    assert "nothing was saved before the run ended: it begins anew" in assert_well(train("--resume"))
+    assert_well(train(output="whole"))
+    assert_same_network(tmp_path / "out", tmp_path / "whole")
+
+
 def test_a_damaged_state_is_one_line(train, tmp_path):
     assert_well(train("--max-minutes", 0))
     path = tmp_path / "out" / STATE
@@ -545,6 +611,22 @@ def test_a_long_run_says_so_once_and_what_would_make_it_shorter(train, monkeypat
     error = train("--training.episodes", 24)[2]
     assert error.count("note: at this speed it takes ") == 1
     assert " more; lower --training.episodes (now 24) or --training.augmentation.size (now 65), or use a GPU" in error
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"), [(False, "nothing was saved yet"), (True, "--resume goes on from what was saved before")]
+)
+def test_a_second_signal_ends_the_run_at_once_and_says_what_is_left(saved, words, tmp_path, capsys):
+    if saved:
+        (tmp_path / STATE).write_text("")
+    with cli.train._signals(RunFolder(tmp_path)) as asked:
+        signal.raise_signal(signal.SIGTERM)
+        assert asked == [signal.SIGTERM]
+        assert "once more stops at once" in capsys.readouterr().err
+        with pytest.raises(SystemExit) as stop:
+            signal.raise_signal(signal.SIGTERM)
+    assert stop.value.code == 143
+    assert f"stopped at once; {words}" in capsys.readouterr().err
 
 
 def test_looking_for_latent_classes_is_told_where_there_is_no_terminal(train, tmp_path, monkeypatch):

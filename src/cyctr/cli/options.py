@@ -89,6 +89,13 @@ def takes_data(positional: bool = False) -> Callable[[Callable[..., None]], Call
     return decorate
 
 
+def data_arguments(dataset: "partial[Dataset]") -> list[str]:
+    """The options of `open_data` as a command was given them, for another command."""
+    usual = inspect.signature(open_data).parameters
+    given = {name: value for name, value in dataset.keywords.items() if value != usual[name].default}
+    return [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+
+
 def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command one option for each setting of `Config` in place of its parameter `changes`, those that were given."""
     from cyctr.config import Config, settings

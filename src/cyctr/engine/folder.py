@@ -21,6 +21,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from cyctr.checkpoint import pack, unpack
+from cyctr.config import Config, from_dict
 from cyctr.data.latent import Regions
 from cyctr.errors import CheckpointError, ConfigError
 from cyctr.seeding import Stream
@@ -102,6 +103,14 @@ class RunFolder:
             raise ConfigError(f"{path}: no such file, so there is no run to resume; leave out --resume to begin one") from error
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); restore it, or begin anew in another --output") from error
+
+    def settings(self) -> Config:
+        """The config of the run."""
+        values = self.read_config().get("config")
+        try:
+            return from_dict(Config, values)  # type: ignore[arg-type]
+        except ConfigError as error:
+            raise ConfigError(f"{self.path / CONFIG}: {error}; restore it, or begin anew in another --output") from error
 
     def save_state(self, tensors: Mapping[str, Tensor], standing: Standing) -> None:
         """Keeps all that a resumed run needs; what was kept before stays until this is whole."""

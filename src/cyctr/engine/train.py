@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -144,20 +145,20 @@ class Trainer:
 
     def about(self) -> dict[str, Any]:
         """What decides what is learned: a resumed run must have the same."""
-        training = self.dataset.fold(self.fold)
-        pool = self.dataset.pool("train")
-        names = self.dataset.classes
+        return {"config": to_dict(self.config), "data": self.data}
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """Which classes of which dataset are learned from, and which are kept for validation and test."""
+        sides, pool, names = self.dataset.fold(self.fold), self.dataset.pool("train"), self.dataset.classes
         return {
-            "config": to_dict(self.config),
-            "data": {
-                "name": self.dataset.name,
-                "fold": self.fold,
-                "images": len(pool.keys),
-                "index_sha256": pool.index().digest,
-                "train": [names[number] for number in training.train],
-                "validation": [names[number] for number in training.validation],
-                "test": [names[number] for number in training.test],
-            },
+            "name": self.dataset.name,
+            "fold": self.fold,
+            "images": len(pool.keys),
+            "index_sha256": pool.index().digest,
+            "train": [names[number] for number in sides.train],
+            "validation": [names[number] for number in sides.validation],
+            "test": [names[number] for number in sides.test],
         }
 
     @property
