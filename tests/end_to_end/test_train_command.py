@@ -17,7 +17,7 @@ from making import assert_one_line
 from typer.testing import CliRunner
 
 from cyctr import cli
-from cyctr.checkpoint import load_checkpoint
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import PRESETS, BackboneConfig, Config, from_dict, settings
 from cyctr.data import synthetic_pool
 from cyctr.data.dataset import Dataset
@@ -112,6 +112,7 @@ def test_a_network_is_trained_on_a_folder_of_ones_own_and_evaluated_on_the_class
     about = json.loads((tmp_path / "out" / "config.json").read_text())
     assert about["data"]["train"] == ["thing0", "thing2", "thing3"]
     assert about["data"]["test"] == ["thing1"]
+    assert describe_checkpoint(tmp_path / "out" / LAST) == (config_of(tmp_path / "out"), about["data"])
     found = measured(run, tmp_path / "out" / LAST, tmp_path / "results", things, "--test-classes", "thing1")
     assert {row.category for row in found.runs[Setting(0, 1, 0)].rows.values()} == {1}
     assert files(tmp_path / "out") == FILES

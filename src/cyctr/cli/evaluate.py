@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,10 +13,12 @@ from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
+    from cyctr.config import ProtocolConfig
     from cyctr.data.dataset import Dataset
     from cyctr.evaluation.results import Results
 
 _SAVE_SECONDS, _TELL_SECONDS = 20, 30
+_SHOWN = 8  # classes whose names are shown
 _OTHERS = ("results.md", "index.html")
 
 
@@ -45,6 +48,14 @@ def evaluate(
     batch: Annotated[int | None, typer.Option(min=1, help="Episodes at a time; default: 16 on a GPU, 1 on a CPU.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads that read images; default: one per core.")] = None,
     part: Annotated[str, typer.Option(help="2/4: the second of four processes; join them with `cyctr merge`.")] = "1/1",
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=8,
+            help="Height and width of what the network sees.",
+            show_default="what the checkpoint learned from, else the protocol's; always the protocol's where it scores there",
+        ),
+    ] = None,
     flip: Annotated[bool, typer.Option("--flip", help="Average the answers to each episode and its mirror image.")] = False,
     encode: Annotated[
         str, typer.Option(help="Features of an image: 'once', as far as memory goes, or 'always' anew in each episode.")
@@ -60,7 +71,7 @@ def evaluate(
     import os
 
     from cyctr.engine.evaluate import draw_pictures, prepare
-    from cyctr.engine.methods import check_method
+    from cyctr.engine.methods import check_method, input_size
     from cyctr.evaluation.results import Results, markdown, write_text
 
     if encode not in ("once", "always"):
@@ -69,12 +80,17 @@ def evaluate(
     path = output / ("results.json" if parts == 1 else f"results-{place + 1}of{parts}.json")
     options.refuse_to_replace(path, *((output / name for name in _OTHERS) if parts == 1 else ()), allowed=resume or force)
     check_method(method, weights, device, precision)
+    measure = _protocol(protocol, order, smallest, drop_novel, seeds)
+    if size is None and measure.score == "original":  # elsewhere the size is part of the score
+        size = input_size(method)
+    if size is not None:
+        measure = replace(measure, input=replace(measure.input, size=size))
     fold_numbers = None if folds is None else options.numbers("--folds", folds)
     opened = dataset()
     with options.progress_bar("reading masks") as progress:
         job = prepare(
             opened,
-            protocol=_protocol(protocol, order, smallest, drop_novel, seeds),
+            protocol=measure,
             split=split,
             folds=fold_numbers,
             shots=options.numbers("--shots", shots, lowest=1),
@@ -90,8 +106,8 @@ def evaluate(
             for name in _OTHERS:  # of the results that are about to change
                 (output / name).unlink(missing_ok=True)
         results.save(path)  # says at once when it cannot be written
-        size = batch or (16 if job.device.type == "cuda" else 1)
-        stopped = _run(job, answer, results, path, size, workers or os.cpu_count() or 2, encode == "once")
+        together = batch or (16 if job.device.type == "cuda" else 1)
+        stopped = _run(job, answer, results, path, together, workers or os.cpu_count() or 2, encode == "once")
     _show(results)
     if stopped:
         done = sum(len(run.rows) for run in results.runs.values())
@@ -161,7 +177,7 @@ def _save_if_possible(results: "Results", path: Path) -> None:
 
 
 def _show(results: "Results") -> None:
-    from cyctr.evaluation.results import class_table, fold_table
+    from cyctr.evaluation.results import class_table, fold_table, learned_classes
 
     for rows in (fold_table(results), class_table(results)):
         options.print_table(rows)
@@ -172,11 +188,15 @@ def _show(results: "Results") -> None:
                 f"note: {row['shots']}-shot met {row['classes_met']} of {row['classes_tested']} classes, and the means are "
                 "over those; more --episodes, or --order classes, meet all"
             )
+    if known := learned_classes(results):
+        names = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
+        print(
+            f"note: {len(known)} of the scored classes ({names}) are among those that the network was trained on; scores on "
+            "classes it has learned from say little about new ones"
+        )
 
 
-def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bool, seeds: str | None) -> Any:
-    from dataclasses import replace
-
+def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bool, seeds: str | None) -> "ProtocolConfig":
     from cyctr import config
 
     changes: dict[str, Any] = {}

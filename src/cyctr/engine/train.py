@@ -237,7 +237,7 @@ class Trainer:
 
     def save(self, name: str = LAST) -> None:
         """Writes the network, ready for use."""
-        self.folder.write(name, checkpoint_bytes(self.model, self.config, self.optimization.tested))
+        self.folder.write(name, checkpoint_bytes(self.model, self.config, self.optimization.tested, data=self.data))
 
     def _labelled(self, index: Index) -> Sampler:
         """Draws episodes of the training classes."""
