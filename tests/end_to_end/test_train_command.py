@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from cyctr import cli
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
-from cyctr.config import PRESETS, BackboneConfig, Config, from_dict, settings
+from cyctr.config import PRESETS, BackboneConfig, Config, choices, from_dict, settings, value_at
 from cyctr.data import synthetic_pool
 from cyctr.data.dataset import Dataset
 from cyctr.engine.folder import CURVES, LAST, STATE, RunFolder
@@ -252,12 +252,6 @@ def asked(run, things, tmp_path, monkeypatch):
     return main
 
 
-def value_at(config, name):
-    for part in name.split("."):
-        config = getattr(config, part)
-    return config
-
-
 def test_every_setting_is_an_option_that_changes_it_and_nothing_else(asked):
     assert set(CHANGED) == {name for name, _, _ in settings(Config)}
     base = asked().config
@@ -326,7 +320,12 @@ def test_the_help_explains_every_setting_in_80_columns():
     text = " ".join(result.output.split()).replace("- ", "-")  # a word may be broken after its hyphen
     for name, _, help in settings(Config):
         assert len(help) > 10
-        assert f"--{name.replace('_', '-')} X {help}".replace("- ", "-") in text, name
+        may_be = "|".join(choices(Config, name)) or "X"
+        assert f"--{name.replace('_', '-')} {may_be} {help} [".replace("- ", "-") in text, name
+    assert "--model.encoder.cross none|vanilla|predicted|cycle_foreground|cycle" in text
+    assert "--model.prior.votes mid|high" in text
+    assert "so K + 1 images make K + 1 episodes [paper: false, released: false, best: true]" in text
+    assert "K: support images of an episode [default: 1]" in text
     for option in ("--data", "--output", "--fold", "--resume", "--force", "--max-minutes", "--validation-episodes", "--kind"):
         assert f" {option} " in text, option
     assert "[default: (0 where the dataset has test classes, else all)]" in text

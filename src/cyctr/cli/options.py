@@ -98,7 +98,14 @@ def data_arguments(dataset: "partial[Dataset]") -> list[str]:
 
 def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command one option for each setting of `Config` in place of its parameter `changes`, those that were given."""
-    from cyctr.config import Config, settings
+    from cyctr.config import PRESETS, Config, choices, settings, shown, value_at
+
+    def usual(name: str) -> str:
+        """The value that all presets have, or that of each."""
+        values = {preset: shown(value_at(config, name)) for preset, config in PRESETS.items()}
+        if len(set(values.values())) == 1:
+            return f"default: {next(iter(values.values()))}"
+        return ", ".join(f"{preset}: {value}" for preset, value in values.items())
 
     names = {f"setting_{place}": name for place, (name, _, _) in enumerate(settings(Config))}
     own = inspect.signature(command).parameters
@@ -106,7 +113,8 @@ def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     for key, (name, _, help) in zip(names, settings(Config), strict=True):
         panel = f"Settings of {name.rpartition('.')[0]}"
         dashed = f"--{name.replace('_', '-')}"
-        option = typer.Option(dashed, help=help, metavar="X", rich_help_panel=panel, show_default=False)
+        metavar, help = "|".join(choices(Config, name)) or "X", f"{help} [{usual(name)}]"
+        option = typer.Option(dashed, help=help, metavar=metavar, rich_help_panel=panel, show_default=False)
         kind = Annotated[str | None, option]
         made.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
