@@ -11,6 +11,7 @@ import typer
 
 from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
+from cyctr.storage import alone
 
 if TYPE_CHECKING:
     from cyctr.config import ProtocolConfig
@@ -99,7 +100,7 @@ def evaluate(
             progress=progress,
         )
     answer, results = job.open(method, weights, device, precision, flip)
-    with options.alone(path.with_name(f".{path.name}.lock"), path, "wait for it, use --part, or choose another --output"):
+    with alone(path.with_name(f".{path.name}.lock"), path, "wait for it, use --part, or choose another --output"):
         if resume and path.exists():
             results = job.resumed(Results.load(path), results)
         if path.exists() and parts == 1:

@@ -3,7 +3,7 @@
 import inspect
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cyctr.errors import ConfigError, DataError
-from cyctr.storage import locked
+from cyctr.errors import ConfigError
 
 if TYPE_CHECKING:
     from cyctr.data.dataset import Dataset, Progress
@@ -171,34 +170,6 @@ def refuse_to_replace(*paths: Path, allowed: bool) -> None:
     found = next((path for path in paths if path.exists()), None)
     if found is not None and not allowed:
         raise ConfigError(f"{found}: is there already; go on with --resume, replace it with --force, or choose --output")
-
-
-@contextmanager
-def alone(lock: Path, path: Path, remedies: str = "wait for it, or choose another --output") -> Iterator[None]:
-    """Keeps other processes from writing the same file or folder meanwhile; a folder that stays empty is not left behind.
-
-    Args:
-        lock: a file that is there meanwhile.
-        path: what is written.
-        remedies: what to do where another process writes it.
-
-    Raises:
-        ConfigError: another does so now.
-    """
-    made = [folder for folder in lock.parents if not folder.exists()]
-    try:
-        with ExitStack() as stack:
-            try:
-                held = stack.enter_context(locked(lock))
-            except OSError as error:
-                raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
-            if not held:
-                raise ConfigError(f"{path}: another process is writing it; {remedies}")
-            yield
-    finally:
-        for folder in made:
-            with suppress(OSError):  # it is not empty, or was never made
-                folder.rmdir()
 
 
 def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:

@@ -16,6 +16,7 @@ import typer
 from cyctr.cli import options
 from cyctr.config import PRESETS
 from cyctr.errors import ConfigError
+from cyctr.storage import alone
 
 if TYPE_CHECKING:
     from functools import partial
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from cyctr.engine.folder import RunFolder
     from cyctr.engine.train import Trainer
 
-ALL = "all"
 _PRESET = "best"
 _WEIGHTS = "resnet50-keras"  # where the preset names none
 _TELL_STEPS, _TELL_SECONDS = 3, 10  # before the first line, and between lines, where there is no terminal for a bar
@@ -121,7 +121,7 @@ def train(
     with ExitStack() as stack:
         world = stack.enter_context(join(chosen.type))
         if world.leads:
-            stack.enter_context(options.alone(output / ".run.lock", output))
+            stack.enter_context(alone(output / ".run.lock", output))
         if world.size > 1 and chosen.index is not None:
             raise ConfigError(
                 f"--device is {device!r}, and {world.size} processes each take a GPU of their own; use --device cuda"
@@ -174,7 +174,7 @@ def _yes_or_no(option: str, text: str) -> bool | None:
 
 def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | None") -> tuple["Dataset", int]:
     """The dataset, and which fold of it is learned from: by default that of the run that is resumed."""
-    from cyctr.data.joined import learn_from_everything
+    from cyctr.data.joined import ALL, fold_to_learn, learn_from_everything
 
     opened = dataset()
     named = next((name for name in ("test_classes", "class_folds") if dataset.keywords[name] is not None), None)
@@ -182,17 +182,10 @@ def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | N
         before = resumed.read_config().get("data", {})
         everything = before.get("name") == learn_from_everything(opened).name
         fold = (None if named else ALL) if everything else str(before.get("fold", 0))
-    if fold is None:
-        fold = "0" if opened.folds[0].train or named else ALL
     if fold == ALL and named:
         option = named.replace("_", "-")
         raise ConfigError(f"--fold all learns from every class, but --{option} keeps some for the test; leave one of them out")
-    if fold == ALL:
-        return learn_from_everything(opened), 0
-    if not fold.isdecimal():
-        raise ConfigError(f"--fold is {fold!r}; expected a number from 0 to {len(opened.folds) - 1}, or {ALL}")
-    opened.fold(int(fold))
-    return opened, int(fold)
+    return fold_to_learn(opened, fold, kept=named is not None)
 
 
 def _introduce(trainer: "Trainer", resume: bool) -> None:
