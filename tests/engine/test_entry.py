@@ -53,6 +53,7 @@ def test_what_cannot_be_trained_is_refused_and_nothing_is_written(tmp_path):
     refused("fold is 9; synthetic has folds 0 to 3", kind=DataError, fold=9)
     refused("leave one of them out", fold="all", test_classes=["thing1"])
     refused("give them to open_dataset", test_classes=["thing1"])
+    refused("weights is 'resnet51'; expected a name", weights="resnet51")
     refused("no such folder", data=tmp_path / "nowhere", kind=DataError)
     refused("no run to resume", config=None, resume=True)
     refused("a 9-shot episode needs 10", kind=DataError, config=changed(SMALL, training={"shots": 9}))

@@ -1,7 +1,7 @@
 """Training in one call: what `cyctr train` does, without its words."""
 
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from cyctr.data.joined import ALL, fold_to_learn
 from cyctr.data.opening import open_dataset
 from cyctr.engine import session
 from cyctr.engine.folder import LAST, RunFolder
-from cyctr.engine.methods import choose_device
+from cyctr.engine.methods import backbone_of, choose_device
 from cyctr.engine.session import OnRecord
 from cyctr.engine.train import Options, Trainer
 from cyctr.errors import ConfigError
@@ -25,6 +25,7 @@ def train(
     fold: int | str | None = None,
     test_classes: Sequence[str] | None = None,
     config: Config | None = None,
+    weights: str | None = None,
     device: str = "auto",
     resume: bool = False,
     on_record: OnRecord | None = None,
@@ -38,6 +39,7 @@ def train(
         fold: a number, or "all"; by default 0 where the dataset has test classes, else all.
         test_classes: of a folder of your own, those to leave for the test.
         config: the network and how it learns; by default `preset("best")`, or that of the run that is resumed.
+        weights: of another backbone than the config's: a name of `cyctr weights list`, or "tiny".
         device: "auto", "cpu", "cuda" or "cuda:N".
         resume: go on with the run in the folder, on the same data and fold.
         on_record: told of each line of the metrics.
@@ -53,6 +55,8 @@ def train(
         raise ConfigError(f"{output}: holds a run already; go on with resume=True, or choose another output")
     if config is None:
         config = folder.settings() if resume else preset("best")
+    if weights is not None:
+        config = replace(config, model=replace(config.model, backbone=backbone_of(weights)))
     if isinstance(data, Dataset):
         if test_classes is not None:
             raise ConfigError("test_classes is given, but the dataset is open already; give them to open_dataset")
