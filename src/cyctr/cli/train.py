@@ -227,18 +227,13 @@ class _Watch:
 
     def __init__(self, trainer: "Trainer") -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         training = trainer.config.training
         self.training, self.device = training, trainer.device
         self.leads, self.batch, self.steps = trainer.world.leads, training.batch, training.steps
         self.console = Console(stderr=True)
-        columns = (
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-        )
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
         quiet = trainer.finished or not (self.console.is_terminal and self.leads)
         self.bar = Progress(*columns, console=self.console, disable=quiet)
         total, done = training.steps * training.batch, trainer.step * training.batch
@@ -254,10 +249,11 @@ class _Watch:
         if step == first:
             return  # what takes long once, such as compiling, is over now
         each = (now - began) / (step - first)
-        text = f"{self.loss}{self.batch / each:.1f} episodes/s"
+        left = each * (self.steps - step)
+        text = f"{self.loss}{self.batch / each:.1f} episodes/s  {_duration(left)} left"
         self.bar.update(self.task, completed=step * self.batch, text=text)
         if len(self.recent) >= _TELL_STEPS and self.leads:
-            self._tell(step, text, each * (self.steps - step), now)
+            self._tell(step, text, left, now)
 
     def _tell(self, step: int, text: str, left: float, now: float) -> None:
         """A line when it is first known how long the run will take, then now and then where there is no terminal."""
@@ -265,7 +261,7 @@ class _Watch:
         if self.told is not None and (self.console.is_terminal or now - self.told <= _TELL_SECONDS):
             return
         self.told = now
-        self._print(f"{step * self.batch:>9,} of {self.steps * self.batch:,} episodes  {text}  {_duration(left)} left")
+        self._print(f"{step * self.batch:>9,} of {self.steps * self.batch:,} episodes  {text}")
         if begins and left > _LONG:
             faster = "" if self.device.type == "cuda" else ", or use a GPU"
             self._print(
