@@ -132,7 +132,7 @@ def test_a_reference_is_tested_at_the_size_of_the_protocol_or_the_one_that_is_gi
 
 
 def test_scores_on_classes_that_were_learned_from_come_with_a_note(evaluate, trained):
-    note = "note: 1 of the scored classes (cat) are among those that the network was trained on; scores on classes it has"
+    note = "note: the network was trained on 1 of the scored classes (cat); scores on classes it has learned from say little"
     outputs = [assert_well(evaluate("--folds", fold, method=trained, episodes=2, output=f"{fold}")) for fold in (0, 1)]
     assert sorted(output.count(note) for output in outputs) == [0, 1]
     assert "learned from" not in assert_well(evaluate(episodes=2))
@@ -270,7 +270,7 @@ def test_merged_parts_equal_one_process(evaluate, run, tmp_path):
 
     assert_one_line(run("merge", *folders, "--output", tmp_path / "merged"), "is there already", "--force")
     output = assert_well(run("merge", *folders[:2], "--output", tmp_path / "merged", "--force"))
-    assert "4 episodes are missing" in output
+    assert "missing: 4 episodes; is a part not there?" in output
     assert "(unfinished)" in output
 
 

@@ -628,7 +628,9 @@ def test_data_that_fail_in_the_middle_cost_no_step_that_was_done(tmp_path, whole
     def stop_reading(step):
         pool.broken = step >= 2
 
-    with pytest.raises(DataError, match=r"cannot be read \(the \d+ episodes before are saved: go on with --resume"):
+    with pytest.raises(
+        DataError, match=r"cannot be read \(the state after \d+ episodes is saved: mend this, and go on with --resume"
+    ):
         session.run(trainer, on_step=stop_reading)
     done = RunFolder(tmp_path / "run").load_state()[1].step
     assert done == trainer.step >= 2

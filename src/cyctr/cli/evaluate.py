@@ -12,6 +12,7 @@ import typer
 from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
 from cyctr.storage import alone
+from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
     from cyctr.config import ProtocolConfig
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from cyctr.evaluation.results import Results
 
 _SAVE_SECONDS, _TELL_SECONDS = 20, 30
-_SHOWN = 8  # classes whose names are shown
 _OTHERS = ("results.md", "index.html")
 
 
@@ -112,7 +112,7 @@ def evaluate(
     _show(results)
     if stopped:
         done = sum(len(run.rows) for run in results.runs.values())
-        print(f"\nstopped after {done:,} episodes, which are in {path}; go on with --resume")
+        print(f"\nstopped after {counted(done, 'episode')}, kept in {path}; go on with --resume")
         raise typer.Exit(130)
     if parts > 1:
         print(f"\nresults: {path}; when all {parts} parts are there: cyctr merge {output}")
@@ -152,7 +152,7 @@ def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, work
             bar.update(task, advance=added, speed=speed, description=f"fold {setting.fold}, {setting.shots}-shot")
             if not console.is_terminal and time.perf_counter() > told + _TELL_SECONDS:
                 told = time.perf_counter()
-                console.print(f"{before + new:,} of {total:,} episodes, {speed}", soft_wrap=True, highlight=False)
+                console.print(f"{before + new:,} of {counted(total, 'episode')}, {speed}", soft_wrap=True, highlight=False)
             if (now := time.perf_counter()) > due:
                 _save_if_possible(results, path)
                 due = time.perf_counter() + max(_SAVE_SECONDS, 20 * (time.perf_counter() - now))
@@ -190,10 +190,9 @@ def _show(results: "Results") -> None:
                 "over those; more --episodes, or --order classes, meet all"
             )
     if known := learned_classes(results):
-        names = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "")
         print(
-            f"note: {len(known)} of the scored classes ({names}) are among those that the network was trained on; scores on "
-            "classes it has learned from say little about new ones"
+            f"note: the network was trained on {len(known)} of the scored classes ({listed(known)}); scores on classes it has "
+            "learned from say little about new ones"
         )
 
 
@@ -240,7 +239,7 @@ def merge(
     _show(whole)
     missing = sum(max(0, run.wanted - len(run.rows)) for run in whole.runs.values())
     if missing:
-        print(f"{missing:,} episodes are missing; is a part not there?")
+        print(f"missing: {counted(missing, 'episode')}; is a part not there?")
     print(f"results: {path}, {output / 'results.md'}")
 
 

@@ -17,6 +17,7 @@ from cyctr.cli import options
 from cyctr.config import PRESETS
 from cyctr.errors import ConfigError
 from cyctr.storage import alone
+from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
     from functools import partial
@@ -31,7 +32,6 @@ _WEIGHTS = "resnet50-keras"  # where the preset names none
 _TELL_STEPS, _TELL_SECONDS = 3, 10  # before the first line, and between lines, where there is no terminal for a bar
 _RECENT_STEPS = 100  # that say how long the others will take
 _LONG = 12 * 3600  # seconds from which on a run is called long
-_SHOWN = 8  # classes whose names are shown
 
 
 @options.takes_config
@@ -189,8 +189,6 @@ def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | N
 
 
 def _introduce(trainer: "Trainer", resume: bool) -> None:
-    from cyctr.data.check import counted
-
     training, sides = trainer.config.training, trainer.dataset.fold(trainer.fold)
     where = "on the device" if trainer.resident else "read as they are needed"
     print(
@@ -261,7 +259,7 @@ class _Watch:
         if self.told is not None and (self.console.is_terminal or now - self.told <= _TELL_SECONDS):
             return
         self.told = now
-        self._print(f"{step * self.batch:>9,} of {self.steps * self.batch:,} episodes  {text}")
+        self._print(f"{step * self.batch:>9,} of {counted(self.steps * self.batch, 'episode')}  {text}")
         if begins and left > _LONG:
             faster = "" if self.device.type == "cuda" else ", or use a GPU"
             self._print(
@@ -273,7 +271,7 @@ class _Watch:
         if "validation" in record:
             found = record["validation"]
             scores = f"mIoU {100 * found['miou']:.1f}  FB-IoU {100 * found['fb_iou']:.1f}"
-            self._print(f"{record['episodes']:>9,} episodes  {scores}  ({found['split']} classes)")
+            self._print(f"{counted(record['episodes'], 'episode'):>18}  {scores}  ({found['split']} classes)")
         else:
             self.loss = f"Dice {record['main']:.3f}  "
 
@@ -282,8 +280,6 @@ class _Watch:
 
 
 def _conclude(trainer: "Trainer", outcome: str, dataset: "partial[Dataset]") -> None:
-    from cyctr.data.check import counted
-
     done = trainer.step * trainer.config.training.batch
     folder = trainer.folder.path
     if outcome != "finished":
@@ -292,9 +288,8 @@ def _conclude(trainer: "Trainer", outcome: str, dataset: "partial[Dataset]") -> 
     print(f"network: {folder / 'last.safetensors'}")
     if trainer.best >= 0:
         names = trainer.data["validation"]
-        shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         held_out = counted(len(names), "held-out class")
-        print(f"best: {folder / 'best.safetensors'}, mIoU {100 * trainer.best:.1f} on {held_out} ({shown})")
+        print(f"best: {folder / 'best.safetensors'}, mIoU {100 * trainer.best:.1f} on {held_out} ({listed(names)})")
     if (folder / "curves.png").exists():
         print(f"curves: {folder / 'curves.png'}")
     if trainer.data["test"] and "test" in trainer.dataset.pools and outcome == "finished":

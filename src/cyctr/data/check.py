@@ -10,10 +10,10 @@ from cyctr.data.index import Index
 from cyctr.data.opening import open_dataset, resolve
 from cyctr.data.parallel import in_threads
 from cyctr.errors import DataError
+from cyctr.words import counted, listed
 
 _WHOLE = "all"
 _SHOTS = 5
-_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,5 @@ def _judge(root: Path, split: str, counts: dict[str, int], smallest: int, proble
             )
     rare = [f"{name} ({count})" for name, count in counts.items() if 2 <= count <= _SHOTS]
     if rare:
-        shown = ", ".join(rare[:_SHOWN]) + (", ..." if len(rare) > _SHOWN else "")
         few = counted(len(rare), "class")
-        notes.append(f"{where}: {few} of fewer than the {_SHOTS + 1} images that a {_SHOTS}-shot episode needs: {shown}")
-
-
-def counted(number: int, noun: str) -> str:
-    """`1 image`, `2 images`."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
+        notes.append(f"{where}: {few} of fewer than the {_SHOTS + 1} images that a {_SHOTS}-shot episode needs: {listed(rare)}")

@@ -20,6 +20,7 @@ from cyctr.evaluation.results import Results, Setting, class_table, description,
 from cyctr.visual.contact import Block, tile
 from cyctr.visual.draw import BLUE, GREEN, RED
 from cyctr.visual.page import Section, page
+from cyctr.words import counted
 
 _REMEMBERED = {"cuda": 0.5, "cpu": 0.2}  # of the free memory that features may take
 _SIDE = 360  # pixels of a picture on the page, shown at half
@@ -151,7 +152,7 @@ def draw_pictures(job: Job, method: Method, results: Results, path: Path, count:
             blocks = [_block(job, method, setting, number, iou) for iou, setting, number, _ in _nearest(ranked, target, count)]
             shown = f"{min(shots, _SHOTS_SHOWN)} of {shots} supports" if shots > _SHOTS_SHOWN else "support"
             text = f"From left to right: {shown} with the given mask (red), query with truth (blue), answer (green)."
-            sections.append(Section(f"{name} of {len(ranked):,} episodes, {shots}-shot", text, blocks))
+            sections.append(Section(f"{name} of {counted(len(ranked), 'episode')}, {shots}-shot", text, blocks))
             if progress is not None:
                 progress(len(sections), 3 * len(every))
     title = f"{about['name']} on {results.settings['dataset']['name']}"

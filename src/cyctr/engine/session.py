@@ -15,6 +15,7 @@ from cyctr.engine.folder import BEST, CURVES, Standing, kept_for_good, random_st
 from cyctr.engine.train import Trainer
 from cyctr.errors import DataError, TrainingError
 from cyctr.visual.curves import draw_curves
+from cyctr.words import counted
 
 _LOG_STEPS = 20
 Outcome = Literal["finished", "time", "stopped"]
@@ -115,10 +116,8 @@ class _Session:
             if not trainer.step or trainer.world.size > 1:  # the other processes know nothing of it
                 raise
             self._save()
-            done = trainer.step * trainer.config.training.batch
-            raise DataError(
-                f"{error} (the {done:,} episodes before are saved: go on with --resume when it is mended)"
-            ) from error
+            done = counted(trainer.step * trainer.config.training.batch, "episode")
+            raise DataError(f"{error} (the state after {done} is saved: mend this, and go on with --resume)") from error
 
     def _train(self) -> Outcome:
         trainer = self.trainer
