@@ -1,6 +1,7 @@
 """Options that several commands share, and how their text becomes values."""
 
 import inspect
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -201,7 +202,7 @@ def progress_bars(*names: str) -> Iterator[tuple["Progress", ...]]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
+    console = Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")  # of several processes the first speaks
     columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
 
     def make(name: str) -> Callable[[int, int], None]:

@@ -179,7 +179,7 @@ def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | N
     opened = dataset()
     named = next((name for name in ("test_classes", "class_folds") if dataset.keywords[name] is not None), None)
     if fold is None and resumed is not None:
-        before = resumed.read_config().get("data", {})
+        before = resumed.data()
         everything = before.get("name") == learn_from_everything(opened).name
         fold = (None if named else ALL) if everything else str(before.get("fold", 0))
     if fold == ALL and named:

@@ -112,6 +112,11 @@ class RunFolder:
         except ConfigError as error:
             raise ConfigError(f"{self.path / CONFIG}: {error}; restore it, or begin anew in another --output") from error
 
+    def data(self) -> dict[str, Any]:
+        """What the run learns from; nothing where its file does not say."""
+        found = self.read_config().get("data")
+        return found if isinstance(found, dict) else {}
+
     def save_state(self, tensors: Mapping[str, Tensor], standing: Standing) -> None:
         """Keeps all that a resumed run needs; what was kept before stays until this is whole."""
         self.write(STATE, pack(tensors, standing._asdict()))
