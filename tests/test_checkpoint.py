@@ -9,7 +9,7 @@ from making import episode, tiny
 from parcels import random_state, truncate
 from safetensors.torch import load_file, save_file
 
-from cyctr.checkpoint import load_checkpoint, pack, save_checkpoint, unpack
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint, pack, save_checkpoint, unpack
 from cyctr.config import (
     ABLATIONS,
     RELEASED,
@@ -337,3 +337,14 @@ def test_a_checkpoint_knows_the_backbone_it_was_trained_on(tmp_path):
     torch.save(random_state("test_resnet"), file)
     with pytest.raises(CheckpointError, match="trained on other backbone weights"):
         load_checkpoint(path)
+
+
+def test_a_checkpoint_says_what_it_learned_from_where_it_was_told(tmp_path):
+    model = tiny()
+    config = Config(model=model.config)
+    data = {"name": "folder", "train": ["tasse à café"], "validation": ["plate"], "test": []}
+    save_checkpoint(tmp_path / "model.safetensors", model, config, data=data)
+    assert describe_checkpoint(tmp_path / "model.safetensors") == (config, data)
+    assert load_checkpoint(tmp_path / "model.safetensors")[1] == config
+    save_checkpoint(tmp_path / "older.safetensors", model, config)
+    assert describe_checkpoint(tmp_path / "older.safetensors") == (config, {})

@@ -151,7 +151,7 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
         (lambda: TrainingConfig(seed=2**31), "training.seed is 2147483648"),
         (lambda: TrainingConfig(order="random"), "training.order is 'random'; expected one of 'images', 'shuffled'"),
         (
-            lambda: TrainingConfig(batch=4, shots=2, rotate=True),
+            lambda: TrainingConfig(batch=4, shots=2, rotate=True).groups,
             "training.batch is 4 and training.rotate makes 3 episodes at a time; expected a multiple of 3",
         ),
         (lambda: AugmentationConfig(colour=1.0), "augmentation.colour is 1.0; expected a share from 0 up to"),
@@ -367,7 +367,7 @@ def test_settings_that_only_fit_together_may_be_given_together():
     changed = parse(Config, PAPER, {"training.batch": "9", "training.shots": "2", "training.rotate": "true"})
     assert changed.training.groups == 3
     with pytest.raises(ConfigError, match=r"training\.batch is 9 and training\.rotate makes 2 episodes at a time"):
-        parse(Config, PAPER, {"training.batch": "9", "training.rotate": "true"})
+        parse(Config, PAPER, {"training.batch": "9", "training.rotate": "true"}).training.groups  # noqa: B018
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 import typer
+from learning import photos
 
+from cyctr.checkpoint import describe_checkpoint
 from cyctr.cli import app
 from cyctr.config import ABLATIONS, PRESETS, Config, settings
 from cyctr.model import build
@@ -100,6 +102,21 @@ def test_the_python_in_the_docs_runs(page):
         names: dict = {}
         exec(compile(small, str(page), "exec"), names)
         assert names["prediction"].mask.shape == (1, 65, 65)
+
+
+def test_the_python_in_the_training_page_trains(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
+    photos(Path("photos"), each=2)
+    for number, name in enumerate(("cup", "plate")):
+        Path(f"photos/masks/thing{number}").rename(f"photos/masks/{name}")
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/training.md").read_text(), re.S)
+    for usual, quick in {"257": "65", "5000": "16", "efficientnet-lite0": "tiny"}.items():
+        assert usual in code
+        code = code.replace(usual, quick)
+    names: dict = {}
+    exec(compile(code, "training.md", "exec"), names)
+    assert describe_checkpoint(names["checkpoint"])[1]["test"] == ["cup", "plate"]
 
 
 def test_commands_in_the_readme_exist():

@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from cyctr.checkpoint import load_checkpoint, save_checkpoint
     from cyctr.config import Config, ModelConfig, preset
+    from cyctr.engine.entry import train
     from cyctr.errors import CyctrError
     from cyctr.model import CyCTR, build
     from cyctr.types import Episode, Prediction, Support
@@ -29,6 +30,7 @@ _HOME = {
     "load_model": "weights",
     "preset": "config",
     "save_checkpoint": "checkpoint",
+    "train": "engine.entry",
 }
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "load_model",
     "preset",
     "save_checkpoint",
+    "train",
 ]
 
 

@@ -30,6 +30,7 @@ def save_checkpoint(
     weights: Mapping[str, Tensor] | None = None,
     half: bool = False,
     auxiliary: bool = True,
+    data: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes everything trainable, and the config, in one step: a reader never sees half a file.
 
@@ -40,8 +41,9 @@ def save_checkpoint(
         weights: by name, to write in place of the network's own: their moving average, say.
         half: write float16, half as large.
         auxiliary: with the head that only training uses.
+        data: what it learned from, for `describe_checkpoint`.
     """
-    content = checkpoint_bytes(model, config, weights, half, auxiliary)
+    content = checkpoint_bytes(model, config, weights, half, auxiliary, data)
     try:
         write_atomically(Path(path), content)
     except OSError as error:
@@ -54,6 +56,7 @@ def checkpoint_bytes(
     weights: Mapping[str, Tensor] | None = None,
     half: bool = False,
     auxiliary: bool = True,
+    data: Mapping[str, Any] | None = None,
 ) -> bytes:
     """What `save_checkpoint` writes: the same bytes for the same network."""
     if config.model != model.config:
@@ -70,7 +73,8 @@ def checkpoint_bytes(
         state = {name: value for name, value in state.items() if not name.startswith(_AUXILIARY)}
     if half:
         state = {name: value.half() for name, value in state.items()}
-    return pack(state, {"format": _FORMAT, "config": to_dict(config), "backbone": _digest(model.backbone)})
+    about = {"format": _FORMAT, "config": to_dict(config), "backbone": weights_digest(model.backbone)}
+    return pack(state, about if data is None else {**about, "data": dict(data)})
 
 
 def require_named_weights(backbone: BackboneConfig) -> None:
@@ -85,9 +89,9 @@ def require_named_weights(backbone: BackboneConfig) -> None:
 def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
     """The network of a checkpoint, in evaluation mode, and its config."""
     path = Path(path)
-    state, config, backbone = _read(path)
+    state, config, about = _read(path)
     model = load_model(config.model)
-    if _digest(model.backbone) != backbone:
+    if weights_digest(model.backbone) != about["backbone"]:
         raise CheckpointError(
             f"{path}: was trained on other backbone weights than {config.model.backbone.weights!r} gives here; restore those"
         )
@@ -107,7 +111,13 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
     return model.eval(), config
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], Config, str]:
+def describe_checkpoint(path: Path | str) -> tuple[Config, dict[str, Any]]:
+    """The config of a checkpoint, and what it learned from, as the one who saved it said: nothing where nobody did."""
+    _, config, about = _read(Path(path))
+    return config, about.get("data", {})
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], Config, dict[str, Any]]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; expected a checkpoint that save_checkpoint wrote")
     try:
@@ -117,9 +127,10 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Config, str]:
     if about.get("format") != _FORMAT:
         raise CheckpointError(f"{path}: has format {about.get('format')!r}, expected {_FORMAT!r}; it is no checkpoint of ours")
     try:
-        return state, from_dict(Config, about["config"]), about["backbone"]
+        config, _ = from_dict(Config, about["config"]), about["backbone"]
     except (ConfigError, KeyError) as error:
         raise CheckpointError(f"{path}: its config cannot be read ({error}); use the version of cyctr that wrote it") from error
+    return state, config, about
 
 
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
@@ -137,7 +148,7 @@ def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118, no mapping
 
 
-def _digest(backbone: Backbone) -> str:
+def weights_digest(backbone: Backbone) -> str:
     """A checksum of the frozen weights, by which a checkpoint knows its backbone."""
     total = hashlib.sha256()
     for name, value in sorted(backbone.state_dict().items()):

@@ -6,6 +6,7 @@ the authors' code (`docs/decisions.md` lists them with reasons).
 
 import dataclasses
 import difflib
+import functools
 import math
 import types
 import typing
@@ -288,11 +289,6 @@ class TrainingConfig:
         for name in ("hold_out", "seed"):
             _require(0 <= getattr(self, name) < 2**31, f"training.{name}", getattr(self, name), "zero or a positive number")
         _require_choice("training.order", self.order, Order)
-        if self.rotate and self.batch % (self.shots + 1):
-            raise ConfigError(
-                f"training.batch is {self.batch} and training.rotate makes {self.shots + 1} episodes at a time; "
-                f"expected a multiple of {self.shots + 1}"
-            )
 
     @property
     def images(self) -> int:
@@ -301,7 +297,17 @@ class TrainingConfig:
 
     @property
     def groups(self) -> int:
-        """Groups drawn for one step."""
+        """Groups drawn for one step.
+
+        Raises:
+            ConfigError: they do not make the batch. Not known at the door: whether the data can give the shots, on which the
+                batch depends, is to be said first.
+        """
+        if self.rotate and self.batch % self.images:
+            raise ConfigError(
+                f"training.batch is {self.batch} and training.rotate makes {self.images} episodes at a time; "
+                f"expected a multiple of {self.images}"
+            )
         return self.batch // self.images if self.rotate else self.batch
 
     @property
@@ -505,6 +511,26 @@ def settings(kind: type[Any], prefix: str = "") -> list[tuple[str, Any, str]]:
     return rows
 
 
+def value_at(config: Any, name: str) -> Any:
+    """The value of a setting by its dotted name."""
+    return functools.reduce(getattr, name.split("."), config)
+
+
+def choices(kind: type[Any], name: str) -> tuple[str, ...]:
+    """The texts that a setting of a config class may be, or its parts; nothing where it may be any."""
+    found = _kind_of(kind, name)
+    if typing.get_origin(found) is tuple:
+        found = typing.get_args(found)[0]
+    if found is bool:
+        return ("true", "false")
+    return typing.get_args(found) if typing.get_origin(found) is Literal else ()
+
+
+def _kind_of(kind: type[Any], name: str) -> Any:
+    """The type of a setting by its dotted name."""
+    return functools.reduce(lambda owner, part: typing.get_type_hints(owner)[part], name.split("."), kind)
+
+
 def parse(kind: type[T], base: T, given: Mapping[str, str]) -> T:
     """A config with some of its settings given as text.
 
@@ -519,10 +545,8 @@ def parse(kind: type[T], base: T, given: Mapping[str, str]) -> T:
             nearest = difflib.get_close_matches(name, known, 1, cutoff=0)
             raise ConfigError(f"{name} is not a setting; the nearest one is {nearest[0]}")
         *path, last = name.split(".")
-        target, owner = values, kind
-        for part in path:
-            target, owner = target[part], typing.get_type_hints(owner)[part]
-        target[last] = _parsed(typing.get_type_hints(owner)[last], text, name)
+        target = functools.reduce(dict.__getitem__, path, values)
+        target[last] = _parsed(_kind_of(kind, name), text, name)
     return from_dict(kind, values)
 
 

@@ -4,8 +4,10 @@ import os
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+
+from cyctr.errors import ConfigError, DataError
 
 
 def cache_folder() -> Path:
@@ -63,3 +65,31 @@ def locked(path: Path) -> Iterator[bool]:
         finally:
             with suppress(OSError):
                 path.unlink()
+
+
+@contextmanager
+def alone(lock: Path, path: Path, remedies: str = "wait for it, or choose another --output") -> Iterator[None]:
+    """Keeps other processes from writing the same file or folder meanwhile; a folder that stays empty is not left behind.
+
+    Args:
+        lock: a file that is there meanwhile.
+        path: what is written.
+        remedies: what to do where another process writes it.
+
+    Raises:
+        ConfigError: another does so now.
+    """
+    made = [folder for folder in lock.parents if not folder.exists()]
+    try:
+        with ExitStack() as stack:
+            try:
+                held = stack.enter_context(locked(lock))
+            except OSError as error:
+                raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+            if not held:
+                raise ConfigError(f"{path}: another process is writing it; {remedies}")
+            yield
+    finally:
+        for folder in made:
+            with suppress(OSError):  # it is not empty, or was never made
+                folder.rmdir()

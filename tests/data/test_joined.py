@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -5,11 +7,13 @@ from measuring import NAMES, Album, album, dataset, ellipse
 from miniature import voc_folder
 
 from cyctr.data.dataset import Dataset
-from cyctr.data.joined import JoinedPool, learn_from_everything
+from cyctr.data.folds import everything
+from cyctr.data.joined import ALL, JoinedPool, fold_to_learn, learn_from_everything
 from cyctr.data.pascal import open_pascal
 from cyctr.data.pictures import open_store
 from cyctr.data.sampler import Sampler
-from cyctr.errors import DataError
+from cyctr.data.synthetic_pool import SyntheticPool, open_synthetic
+from cyctr.errors import ConfigError, DataError
 
 
 class Named(Album):
@@ -143,3 +147,17 @@ def test_all_of_pascal_is_its_training_and_its_test_list(tmp_path):
     assert every.pool("train").keys == (*given.pool("train").keys, *given.pool("test").keys)
     assert every.pool("train").index().image.tolist() == [0, 1]
     assert every.folds[0].train == tuple(range(20))
+
+
+def test_the_fold_to_learn_from_is_the_one_asked_for_or_what_leaves_classes_to_learn_from():
+    few = open_synthetic(SyntheticPool(8, 2, 33))
+    assert fold_to_learn(few) == (few, 0)
+    assert fold_to_learn(few, 2) == fold_to_learn(few, "2") == (few, 2)
+    assert fold_to_learn(few, ALL)[0].fold(0).train == tuple(range(8))
+    untaught = replace(few, folds=everything(8))
+    assert fold_to_learn(untaught)[0].name == "synthetic-all"
+    assert fold_to_learn(untaught, kept=True) == (untaught, 0)  # not those that somebody keeps for the test
+    with pytest.raises(ConfigError, match="fold is 'two'; expected a number from 0 to 3, or all"):
+        fold_to_learn(few, "two")
+    with pytest.raises(DataError, match="fold is 4; synthetic has folds 0 to 3"):
+        fold_to_learn(few, 4)

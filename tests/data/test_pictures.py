@@ -326,6 +326,12 @@ def test_free_memory_is_some_of_what_the_machine_has():
     assert 0 < free_memory(CPU) <= whole
 
 
+def test_what_torch_keeps_in_reserve_on_a_gpu_is_free(monkeypatch):
+    for name, value in {"mem_get_info": (100, 1000), "memory_reserved": 70, "memory_allocated": 40}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
+    assert free_memory(torch.device("cuda", 0)) == 130
+
+
 def test_free_memory_is_guessed_where_the_system_does_not_say(monkeypatch):
     def unknown(name):
         raise ValueError("unrecognized configuration name")

@@ -218,7 +218,7 @@ def test_the_smallest_class_that_can_be_drawn_has_one_image_more_than_shots():
         (
             {"shots": 3},
             r"class 'rare' has 2 images with at least 10 pixels of it in the test split of few; "
-            r"a 3-shot episode needs 4: add images, or ask for less",
+            r"a 3-shot episode needs 4: add images, or ask for less; `cyctr data check` says what each class has",
         ),
         ({"shots": 3, "smallest": 1}, r"class 'rare' has 3 images in the test split of few; a 3-shot episode needs 4"),
         ({"smallest": 30}, r"class 'rare' has 1 image with at least 30 pixels .* 1-shot episode needs 2"),
@@ -227,7 +227,10 @@ def test_the_smallest_class_that_can_be_drawn_has_one_image_more_than_shots():
         ({"shots": -2}, r"shots is -2; expected at least 1"),
         ({"fold": 2}, r"fold is 2; few has folds 0 to 1"),
         ({"fold": -1}, r"fold is -1; few has folds 0 to 1"),
-        ({"fold": 1, "split": "train"}, r"fold 1 of few has no train classes; name classes to hold out for the test"),
+        (
+            {"fold": 1, "split": "train"},
+            r"no train classes; name only some .* for the test, and leave the others to learn from",
+        ),
         ({"split": "validation"}, r"fold 0 of few has no validation classes; choose another split"),
     ],
 )

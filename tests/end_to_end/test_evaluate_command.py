@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 import cyctr
 from cyctr import cli
-from cyctr.config import Config
+from cyctr.config import AugmentationConfig, Config, TrainingConfig
 from cyctr.data.opening import open_dataset
 from cyctr.data.sampler import Sampler
 from cyctr.evaluation import protocol
@@ -78,12 +78,14 @@ def test_an_evaluation_writes_numbers_tables_and_pictures(run, tmp_path):
     assert results.sessions[0]["seconds"] > 0
 
     table = fold_table(results)
-    written = (out / "results.md").read_text().splitlines()
+    said, _, *written = (out / "results.md").read_text().splitlines()
+    assert said == "foreground on synthetic, test split: input 473 px, without flip, float32, scored at the original size."
     assert [[cell.strip() for cell in line.strip("|").split("|")] for line in (written[0], *written[2:4])] == table
     assert all(cell in output for line in table for cell in line)
 
     read = Reader((out / "index.html").read_text())
     assert read.texts["h1"] == ["foreground on synthetic"]
+    assert read.texts["p"][0] == said
     assert len(read.pictures()) == 3 * 3 + 3 * 4
     assert set(table[1]) <= set(read.texts["td"])
 
@@ -98,6 +100,42 @@ def test_references_and_checkpoints_answer_through_the_command(evaluate, tmp_pat
     assert results.settings["method"]["name"] == "mine"
     assert_well(evaluate("--folds", 0, "--resume", method=tmp_path / "mine.safetensors", episodes=3, output="out2"))
     assert len(Results.load(tmp_path / "out2" / "results.json").runs[Setting(0, 1, 0)].rows) == 3
+
+
+@pytest.fixture
+def trained(tmp_path):
+    """A checkpoint of a network that learned from cats at 65 pixels."""
+    network, augmentation = tiny(), AugmentationConfig(size=65)
+    config = Config(model=network.config, training=TrainingConfig(augmentation=augmentation))
+    data = {"name": "folder", "train": ["cat", "cow"], "validation": [], "test": ["dog"]}
+    cyctr.save_checkpoint(tmp_path / "last.safetensors", network, config, data=data)
+    return tmp_path / "last.safetensors"
+
+
+@pytest.mark.parametrize(
+    ("options", "size"),
+    [((), 65), (("--size", 41), 41), (("--protocol", "pfenet"), 65), (("--protocol", "hsnet"), 400)],
+    ids=["default", "given", "pfenet", "hsnet, which scores at the size of the input"],
+)
+def test_a_checkpoint_is_tested_at_the_size_it_learned_from(options, size, evaluate, trained, tmp_path):
+    output = assert_well(evaluate("--folds", 0, *options, method=trained, episodes=1))
+    assert Results.load(tmp_path / "out" / "results.json").settings["protocol"]["input"]["size"] == size
+    written = (tmp_path / "out" / "results.md").read_text()
+    assert written.startswith(f"{trained} (sha256 ") and f"input {size} px, without flip" in written
+    assert str(tmp_path / "out" / "results.md") in output
+
+
+def test_a_reference_is_tested_at_the_size_of_the_protocol_or_the_one_that_is_given(evaluate, tmp_path):
+    for options, size in (((), 473), (("--size", 65), 65)):
+        assert_well(evaluate("--folds", 0, *options, episodes=1, output=f"{size}"))
+        assert Results.load(tmp_path / f"{size}" / "results.json").settings["protocol"]["input"]["size"] == size
+
+
+def test_scores_on_classes_that_were_learned_from_come_with_a_note(evaluate, trained):
+    note = "note: the network was trained on 1 of the scored classes (cat); scores on classes it has learned from say little"
+    outputs = [assert_well(evaluate("--folds", fold, method=trained, episodes=2, output=f"{fold}")) for fold in (0, 1)]
+    assert sorted(output.count(note) for output in outputs) == [0, 1]
+    assert "learned from" not in assert_well(evaluate(episodes=2))
 
 
 @pytest.mark.parametrize("name", ["cyctr", "pfenet", "hsnet"])
@@ -232,7 +270,7 @@ def test_merged_parts_equal_one_process(evaluate, run, tmp_path):
 
     assert_one_line(run("merge", *folders, "--output", tmp_path / "merged"), "is there already", "--force")
     output = assert_well(run("merge", *folders[:2], "--output", tmp_path / "merged", "--force"))
-    assert "4 episodes are missing" in output
+    assert "missing: 4 episodes; is a part not there?" in output
     assert "(unfinished)" in output
 
 

@@ -1,6 +1,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from making import assert_one_line
 from typer.testing import CliRunner
 
 from cyctr import cli
-from cyctr.checkpoint import load_checkpoint
-from cyctr.config import PRESETS, BackboneConfig, Config, from_dict, settings
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint
+from cyctr.config import PRESETS, BackboneConfig, Config, choices, from_dict, settings, value_at
 from cyctr.data import synthetic_pool
 from cyctr.data.dataset import Dataset
 from cyctr.engine.folder import CURVES, LAST, STATE, RunFolder
@@ -36,7 +37,7 @@ SMALL = {
     "--training.batch": 4,
     "--training.augmentation.size": 65,
 }
-FILES = {"config.json", "metrics.jsonl", STATE, LAST, CURVES, "tensorboard"}
+FILES = {"config.json", "metrics.jsonl", STATE, LAST, CURVES, "regions-DIGEST.safetensors", "tensorboard"}
 
 
 @pytest.fixture(autouse=True)
@@ -77,6 +78,11 @@ def config_of(folder):
     return from_dict(Config, json.loads((folder / "config.json").read_text())["config"])
 
 
+def files(folder):
+    """The names of what a run left."""
+    return {re.sub(r"-[0-9a-f]{12}\.", "-DIGEST.", path.name) for path in folder.iterdir()}
+
+
 def measured(run, method, out, *data):
     """What `cyctr evaluate` says of a network on fold 0."""
     usual = ("--episodes", 2, "--pictures", 0, "--folds", 0)
@@ -89,7 +95,7 @@ def test_a_network_is_trained_on_synthetic_classes_and_evaluated(run, tmp_path, 
     monkeypatch.setattr(synthetic_pool, "SyntheticPool", smaller)
     small = [text for pair in SMALL.items() for text in pair]
     output = assert_well(run("train", "--data", "synthetic", *small, "--output", tmp_path / "deep" / "out"))
-    assert {path.name for path in (tmp_path / "deep" / "out").iterdir()} == FILES
+    assert files(tmp_path / "deep" / "out") == FILES
     assert "synthetic, fold 0: 6 classes to learn from, 24 images" in output
     assert "watched on the test classes" in output
     assert all(str(tmp_path / "deep" / "out" / name) in output for name in (LAST, CURVES))
@@ -103,13 +109,13 @@ def test_a_network_is_trained_on_a_folder_of_ones_own_and_evaluated_on_the_class
 ):
     output = assert_well(train("--test-classes", "thing1"))
     assert "folder, fold 0: 3 classes to learn from, 12 images" in output
-    assert f"cyctr evaluate --method {tmp_path / 'out' / LAST} --folds 0" in output
     about = json.loads((tmp_path / "out" / "config.json").read_text())
     assert about["data"]["train"] == ["thing0", "thing2", "thing3"]
     assert about["data"]["test"] == ["thing1"]
+    assert describe_checkpoint(tmp_path / "out" / LAST) == (config_of(tmp_path / "out"), about["data"])
     found = measured(run, tmp_path / "out" / LAST, tmp_path / "results", things, "--test-classes", "thing1")
     assert {row.category for row in found.runs[Setting(0, 1, 0)].rows.values()} == {1}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == FILES
+    assert files(tmp_path / "out") == FILES
 
 
 def test_by_default_every_class_and_image_is_learned_from(train, run, things, tmp_path):
@@ -121,11 +127,33 @@ def test_by_default_every_class_and_image_is_learned_from(train, run, things, tm
 
 
 def test_classes_are_held_out_where_that_is_asked_for(train, tmp_path):
-    assert "validated on 1 held-out training classes" in assert_well(train("--training.hold-out", 1))
+    output = assert_well(train("--training.hold-out", 1))
+    assert "validated on 1 held-out training class\n" in output
     about = json.loads((tmp_path / "out" / "config.json").read_text())["data"]
+    score = max(line["validation"]["miou"] for line in timeless(tmp_path / "out") if "validation" in line)
+    best = f"best: {tmp_path / 'out' / 'best.safetensors'}, mIoU {100 * score:.1f} on 1 held-out class"
+    assert f"{best} ({about['validation'][0]})\n" in output
     assert len(about["validation"]) == 1
     assert sorted(about["train"] + about["validation"]) == [f"thing{i}" for i in range(4)]
     assert (tmp_path / "out" / "best.safetensors").exists()
+
+
+def test_the_command_that_measures_a_network_works_as_it_is_printed(run, tmp_path):
+    """Though the folder has a name that a shell would take apart."""
+    data = photos(tmp_path / "my things", classes=3, each=2)
+    dealt = ("--class-folds", 3, "--split-seed", 1, "--fold", 1)
+    output = assert_well(run(*arguments(data, tmp_path / "the run", *dealt)))
+    (line,) = re.findall(r"^measure it: (.*)$", output, re.M)
+    cyctr, *words = shlex.split(line)
+    assert cyctr == "cyctr"
+    assert_well(run(*words, "--episodes", 1, "--pictures", 0))
+    about = json.loads((tmp_path / "the run" / "config.json").read_text())["data"]
+    found = Results.load(tmp_path / "the run" / "test" / "results.json")
+    assert {found.classes[row.category] for row in found.runs[Setting(1, 1, 0)].rows.values()} == set(about["test"])
+
+
+def test_where_nothing_was_kept_for_a_test_no_command_measures(train):
+    assert "measure it" not in assert_well(train())
 
 
 CHANGED = {  # each setting, as text and as a value that no preset has
@@ -211,7 +239,7 @@ def asked(run, things, tmp_path, monkeypatch):
     """What the command makes of its arguments, given to no trainer."""
     caught = []
 
-    def instead(config, dataset, fold, folder, device, options, world, progress, resume):
+    def instead(config, dataset, fold, folder, device, options, world, progress, resume, mining):
         caught.append(Asked(config, options, dataset, fold))
         raise CaughtError("caught")
 
@@ -222,12 +250,6 @@ def asked(run, things, tmp_path, monkeypatch):
         return caught.pop()
 
     return main
-
-
-def value_at(config, name):
-    for part in name.split("."):
-        config = getattr(config, part)
-    return config
 
 
 def test_every_setting_is_an_option_that_changes_it_and_nothing_else(asked):
@@ -298,11 +320,18 @@ def test_the_help_explains_every_setting_in_80_columns():
     text = " ".join(result.output.split()).replace("- ", "-")  # a word may be broken after its hyphen
     for name, _, help in settings(Config):
         assert len(help) > 10
-        assert f"--{name.replace('_', '-')} X {help}".replace("- ", "-") in text, name
+        may_be = "|".join(choices(Config, name)) or "X"
+        assert f"--{name.replace('_', '-')} {may_be} {help} [".replace("- ", "-") in text, name
+    assert "--model.encoder.cross none|vanilla|predicted|cycle_foreground|cycle" in text
+    assert "--model.prior.votes mid|high" in text
+    assert "so K + 1 images make K + 1 episodes [paper: false, released: false, best: true]" in text
+    assert "K: support images of an episode [default: 1]" in text
     for option in ("--data", "--output", "--fold", "--resume", "--force", "--max-minutes", "--validation-episodes", "--kind"):
         assert f" {option} " in text, option
     assert "[default: (0 where the dataset has test classes, else all)]" in text
     assert "[default: (the preset's, or resnet50-keras)]" in text
+    assert "[default: (best; with --resume the run's own)]" in text
+    assert f"change: {', '.join(PRESETS)}." in text
     assert result.output.index("\nData:") < result.output.index("\nSettings of model:")
 
 
@@ -335,17 +364,19 @@ BAD = [
         ("--fold all learns from every class", "--test-classes", "leave one of them out"),
     ),
     (("--fold", "all", "--class-folds", "2"), ("--fold all learns from every class", "--class-folds", "leave one of them out")),
-    (("--fold", "x", "--class-folds", "2"), ("--fold is 'x'", "a number from 0 to 1, or all")),
-    (("--fold", "1.0"), ("--fold is '1.0'",)),
-    (("--fold", "-1"), ("--fold is '-1'",)),
-    (("--fold", "²"), ("--fold is '²'",)),
-    (("--fold", ""), ("--fold is ''",)),
-    (("--fold", "0"), ("no train classes", "name classes to hold out for the test")),
+    (("--fold", "x", "--class-folds", "2"), ("fold is 'x'", "a number from 0 to 1, or all")),
+    (("--fold", "1.0"), ("fold is '1.0'",)),
+    (("--fold", "-1"), ("fold is '-1'",)),
+    (("--fold", "²"), ("fold is '²'",)),
+    (("--fold", ""), ("fold is ''",)),
+    (("--fold", "0"), ("no train classes", "leave the others to learn from")),
     (("--fold", "0", "--test-classes", "thing9"), ("class 'thing9' is not in the dataset", "thing0, thing1")),
     (("--fold", "0", "--test-classes", ","), ("test_classes is empty",)),
-    (("--fold", "0", "--test-classes", "thing0,thing1,thing2,thing3"), ("no train classes",)),
+    (("--fold", "0", "--test-classes", "thing0,thing1,thing2,thing3"), ("no train classes", "leave the others to learn from")),
     (("--class-folds", "9"), ("folds is 9 for 4 classes",)),
     (("--training.shots", "4", "--training.batch", "5"), ("class 'thing0' has 4 images", "a 4-shot episode needs 5")),
+    (("--training.shots", "4"), ("a 4-shot episode needs 5", "ask for less", "cyctr data check")),
+    (("--training.shots", "2"), ("training.batch is 4 and training.rotate makes 3", "a multiple of 3")),
     (("--training.shots", "0"), ("training.shots is 0", "at least 1")),
     (("--training.hold-out", "4"), ("training.hold_out is 4", "4 training classes: expected 0 to 3")),
     (("--training.hold-out", "-1"), ("training.hold_out is -1",)),
@@ -391,7 +422,7 @@ BAD = [
     (("--model.backbone.name", "resnet18"), ("backbone.weights is None",)),
     (("--resume",), ("out/config.json: no such file, so there is no run to resume", "leave out --resume")),
     (("--resume", "--force"), ("--resume", "--force", "one of them")),
-    (("--test-classes", "thing0,thing1,thing2,thing3"), ("no train classes",)),
+    (("--test-classes", "thing0,thing1,thing2,thing3"), ("no train classes", "leave the others to learn from")),
 ]
 
 
@@ -478,6 +509,48 @@ def test_a_run_of_other_settings_is_not_resumed(options, words, train, tmp_path)
     assert state(tmp_path / "out") == before
 
 
+@pytest.mark.parametrize(
+    "data", [(), ("--class-folds", 2, "--fold", 1), ("--test-classes", "thing1")], ids=["all", "a fold", "test classes"]
+)
+def test_a_run_is_resumed_with_its_own_settings_where_none_are_given(data, train, run, things, tmp_path):
+    assert_well(train("--max-minutes", 0, *data))
+    again = [option for option in data if option not in ("--fold", 1)]
+    assert "going on after 4 episodes" in assert_well(
+        run("train", "--resume", "--data", things, "--output", tmp_path / "out", *again, "--validation-episodes", 3)
+    )
+    assert_well(train(*data, output="whole"))
+    assert_same_network(tmp_path / "out", tmp_path / "whole")
+
+
+def test_a_setting_that_differs_from_those_of_the_run_is_named_alone(train, run, things, tmp_path):
+    assert_well(train("--max-minutes", 0))
+    resume = ("train", "--resume", "--data", things, "--output", tmp_path / "out")
+    result = run(*resume, "--training.seed", 3)
+    assert_one_line(result, "(there / here: config.training.seed 0 / 3);")
+    assert_one_line(run(*resume, "--preset", "paper"), "config.training.rotate true / false")
+
+
+@pytest.mark.parametrize("damage", [lambda values: values.pop("config"), lambda values: values["config"].update(moon=1)])
+def test_a_run_whose_settings_cannot_be_read_is_not_resumed(damage, train, run, things, tmp_path):
+    assert_well(train("--max-minutes", 0))
+    path = tmp_path / "out" / "config.json"
+    values = json.loads(path.read_text())
+    damage(values)
+    path.write_text(json.dumps(values))
+    assert_one_line(
+        run("train", "--resume", "--data", things, "--output", tmp_path / "out"), f"{path}: ", "begin anew in another --output"
+    )
+
+
+def test_a_run_of_which_nothing_was_saved_begins_anew_and_says_so(train, tmp_path):
+    assert_well(train("--max-minutes", 0))
+    for name in (STATE, LAST):
+        (tmp_path / "out" / name).unlink()
+    assert "nothing was saved before the run ended: it begins anew" in assert_well(train("--resume"))
+    assert_well(train(output="whole"))
+    assert_same_network(tmp_path / "out", tmp_path / "whole")
+
+
 def test_a_damaged_state_is_one_line(train, tmp_path):
     assert_well(train("--max-minutes", 0))
     path = tmp_path / "out" / STATE
@@ -504,7 +577,7 @@ def test_a_full_disk_is_one_line(train, tmp_path, monkeypatch):
         raise OSError(28, os.strerror(28))
 
     monkeypatch.setattr(os, "fsync", full)
-    assert_one_line(train(), "cannot be written (No space left on device)")
+    assert_one_line(train(), "cannot be written (No space left on device); nothing was saved yet", "begin again")
     assert not [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
 
 
@@ -520,7 +593,7 @@ def test_an_output_that_another_process_writes_is_refused(train, tmp_path):
 def test_a_run_says_after_a_few_steps_how_long_it_will_take(train):
     code, output, error = train()
     assert code == 0
-    assert re.search(r"  12 of 16 episodes  (loss 0\.\d+  )?\d+\.\d episodes/s  \d+ s left\n", error), error
+    assert re.search(r"  12 of 16 episodes  (Dice 0\.\d+  )?\d+\.\d episodes/s  \d+ s left\n", error), error
     assert "left" not in output
 
 
@@ -528,8 +601,41 @@ def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, m
     monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
     monkeypatch.setattr("cyctr.engine.session._LOG_STEPS", 1)
     error = train()[2]
-    assert re.search(r"  12 of 16 episodes  loss 0\.\d+  \d+\.\d episodes/s  \d+ s left\n", error), error
-    assert re.search(r"  16 of 16 episodes  loss 0\.\d+  \d+\.\d episodes/s  0 s left\n", error), error
+    assert re.search(r"  12 of 16 episodes  Dice 0\.\d+  \d+\.\d episodes/s  \d+ s left\n", error), error
+    assert re.search(r"  16 of 16 episodes  Dice 0\.\d+  \d+\.\d episodes/s  0 s left\n", error), error
+
+
+def test_a_long_run_says_so_once_and_what_would_make_it_shorter(train, monkeypatch):
+    monkeypatch.setattr("cyctr.cli.train._LONG", 0)
+    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    error = train("--training.episodes", 24)[2]
+    assert error.count("note: at this speed it takes ") == 1
+    assert " more; lower --training.episodes (now 24) or --training.augmentation.size (now 65), or use a GPU" in error
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"), [(False, "nothing was saved yet"), (True, "--resume goes on from what was saved before")]
+)
+def test_a_second_signal_ends_the_run_at_once_and_says_what_is_left(saved, words, tmp_path, capsys):
+    if saved:
+        (tmp_path / STATE).write_text("")
+    with cli.train._signals(RunFolder(tmp_path)) as asked:
+        signal.raise_signal(signal.SIGTERM)
+        assert asked == [signal.SIGTERM]
+        assert "once more stops at once" in capsys.readouterr().err
+        with pytest.raises(SystemExit) as stop:
+            signal.raise_signal(signal.SIGTERM)
+    assert stop.value.code == 143
+    assert f"stopped at once; {words}" in capsys.readouterr().err
+
+
+def test_looking_for_latent_classes_is_told_where_there_is_no_terminal(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys.modules["cyctr.cli.options"], "_TELL_SECONDS", 0)
+    latent = ("--training.latent-classes", 2, "--max-minutes", 0)
+    code, _, error = train(*latent)
+    assert code == 0
+    assert re.search(r"^looking for latent classes: 32 of 32$", error, re.M), error
+    assert "looking for latent classes" not in train("--resume", *latent)[2]
 
 
 def test_scores_of_validations_are_told(train, tmp_path):

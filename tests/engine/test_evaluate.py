@@ -294,7 +294,7 @@ def test_the_page_holds_the_tables_and_says_how_it_was_measured(tmp_path):
     assert "mean mIoU" in read.texts["th"]
     assert set(NAMES) <= set(read.texts["td"])
     assert read.texts["h1"] == ["test on album"]
-    assert read.texts["p"][0] == "album, test split, float32, input 33 px, scored at the original size."
+    assert read.texts["p"][0] == ("test on album, test split: input 33 px, without flip, float32, scored at the original size.")
 
 
 def test_a_page_that_cannot_be_written_is_one_line(tmp_path):

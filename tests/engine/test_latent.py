@@ -345,6 +345,56 @@ def test_a_run_with_latent_classes_is_resumed_to_the_same_bits(whole, tmp_path):
     assert timeless(tmp_path / "parts") == timeless(path)
 
 
+@pytest.fixture
+def mining(monkeypatch):
+    """How often latent classes are looked for."""
+    calls = []
+    monkeypatch.setattr(train, "mine", lambda *given: calls.append(given) or mine(*given))
+    return calls
+
+
+def test_a_resumed_run_learns_from_the_regions_that_were_found_first(mining, tmp_path):
+    """Even where it would find others now."""
+    path = tmp_path / "run"
+    go(begun(path, LATENT), until=1)
+    assert len(mining) == 1
+    (kept,) = path.glob("regions-*.safetensors")
+    before = kept.read_bytes()
+    trainer = resumed(path, LATENT, replace(QUIET, half=True))
+    assert len(mining) == 1
+    assert kept.read_bytes() == before
+    assert trainer.dataset.classes[-1] == "latent-03"
+
+
+def test_damaged_regions_are_looked_for_anew_on_resuming(whole, mining, tmp_path):
+    path = tmp_path / "run"
+    go(begun(path, LATENT), until=1)
+    (kept,) = path.glob("regions-*.safetensors")
+    content = kept.read_bytes()
+    kept.write_bytes(content[:100])
+    with pytest.warns(UserWarning, match="latent classes are looked for anew"):
+        trainer = resumed(path, LATENT)
+    assert len(mining) == 2
+    assert kept.read_bytes() == content
+    go(trainer)
+    assert same_bits(state_of(path), state_of(whole[0]))
+
+
+def test_a_run_that_begins_looks_for_latent_classes_whatever_lies_in_its_folder(mining, tmp_path):
+    for _ in range(2):
+        begun(tmp_path / "run", LATENT)
+    assert len(mining) == 2
+
+
+def test_looking_for_latent_classes_is_told_apart_from_reading(tmp_path):
+    read, looked = [], []
+    progress, mining = (lambda done, total, told=told: told.append((done, total)) for told in (read, looked))
+    trainer = prepared(tmp_path / "run", LATENT, progress=progress, mining=mining)
+    images = len(trainer.episodes.sampler.images)
+    assert looked[-1] == (2 * images, 2 * images)
+    assert looked[-1] not in read
+
+
 def test_a_run_with_latent_classes_is_the_same_read_ahead_or_from_memory(whole, tmp_path, monkeypatch):
     path, _, _ = whole
     kinds = []

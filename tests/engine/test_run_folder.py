@@ -9,6 +9,7 @@ from data.miniature import state, truncate
 from learning import same_bits
 from safetensors.torch import save_file
 
+from cyctr.data.latent import Regions
 from cyctr.engine.folder import (
     BEST,
     CONFIG,
@@ -142,7 +143,7 @@ def test_a_full_disk_leaves_what_was_saved_and_says_so(place, failure, kept, mon
 def test_metrics_on_a_full_disk_are_one_clear_error(folder):
     folder.path.mkdir(parents=True)
     (folder.path / METRICS).symlink_to("/dev/full")
-    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: cannot be written \(No space left on device\).*--resume"):
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl: cannot be written \(No space left on device\).*make room"):
         folder.log({"step": 1})
 
 
@@ -157,6 +158,37 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path):
         with pytest.raises(CheckpointError, match=r"occupied/.*cannot be written"):
             attempt()
     assert (tmp_path / "occupied").read_text() == "mine"
+
+
+MAPS, STEPS = torch.arange(18).byte().view(2, 3, 3), torch.tensor([1 / 3, 2.0], dtype=torch.float64)
+REGIONS = Regions([3, 5], MAPS, STEPS, torch.tensor([[4, 3], [6, 5]]), 7)
+DIGEST = "0123456789ab" + "c" * 52
+
+
+def test_regions_come_back_as_they_were_to_whoever_asks_for_the_same(folder):
+    assert folder.load_regions(DIGEST) is None
+    folder.save_regions(REGIONS, DIGEST)
+    found = folder.load_regions(DIGEST)
+    assert (found.images, found.count) == (REGIONS.images, REGIONS.count)
+    for name in ("maps", "steps", "sizes"):
+        assert torch.equal(getattr(found, name), getattr(REGIONS, name))
+    assert folder.load_regions("f" * 64) is None
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damaged_regions_are_none_and_a_warning_says_so(damage, folder):
+    folder.save_regions(REGIONS, DIGEST)
+    damage(folder.path / "regions-0123456789ab.safetensors")
+    with pytest.warns(UserWarning, match=r"regions-0123456789ab\.safetensors: not whole.*latent classes are looked for anew"):
+        assert folder.load_regions(DIGEST) is None
+
+
+def test_where_nothing_was_saved_a_full_disk_does_not_promise_a_state_to_resume(folder, monkeypatch):
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(CheckpointError, match=r"nothing was saved yet: make room.*begin again") as found:
+        folder.save_state(TENSORS, STANDING)
+    assert "--resume" not in str(found.value)
+    assert not folder.saved
 
 
 def test_metrics_are_read_as_they_were_logged(folder):
@@ -217,10 +249,11 @@ def test_a_damaged_config_is_one_clear_error(damage, kept):
         kept.read_config()
 
 
-FILES = (CONFIG, METRICS, STATE, LAST, BEST, CURVES, kept_for_good(64))
+FILES = (CONFIG, METRICS, STATE, LAST, BEST, CURVES, kept_for_good(64), "regions-0123456789ab.safetensors")
 OWN = (*FILES, "tensorboard/events.out.tfevents.1.host.2.0")
 MINE = (
     *("notes.txt", "mine.safetensors", "tensorboard/notes.txt", "old/last.safetensors", ".hidden"),
+    *("regions-mine.safetensors", "regions-0123.safetensors"),
     *("at-home.safetensors", "at-64.safetensors", "at-0000000064.safetensors", "at-000000064.safetensors.old"),
 )
 

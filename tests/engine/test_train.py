@@ -552,7 +552,7 @@ def test_a_loss_that_is_no_number_names_its_step_episode_class_and_images(config
     words = f"the loss is inf at step 2, in episode {number} ({trainer.dataset.classes[draw.category]}: {names})"
     with pytest.raises(TrainingError, match=re.escape(words)) as found:
         go(trainer)
-    assert all(remedy in str(found.value) for remedy in ("what was saved before is whole", "optimizer.clip", "float32"))
+    assert all(remedy in str(found.value) for remedy in ("nothing was saved yet", "optimizer.clip", "float32"))
     assert not (tmp_path / "run" / STATE).exists()
 
 
@@ -562,7 +562,7 @@ def test_a_poisoned_weight_ends_the_run_before_anything_is_saved(tmp_path):
     trainer = resumed(tmp_path / "run", options=replace(QUIET, save_minutes=0.0))
     with torch.no_grad():
         next(trainer.model.classifier.parameters()).view(-1)[0] = torch.nan
-    with pytest.raises(TrainingError, match="the loss is nan at step 3, in episode 8 "):
+    with pytest.raises(TrainingError, match=r"the loss is nan at step 3, in episode 8 .*what was saved before is whole"):
         go(trainer)
     after = state(tmp_path / "run")
     for name in (STATE, LAST):
@@ -579,7 +579,8 @@ def test_weights_that_are_no_numbers_are_not_saved(often, tmp_path):
     calls = []
     weight = next(iter(trainer.optimization.weights.values()))
     weight.register_hook(lambda gradient: calls.append(1) or (gradient * torch.nan if len(calls) == 3 else gradient))
-    with pytest.raises(TrainingError, match=r"no numbers any more; what was saved before is whole.*float32.*optimizer\.clip"):
+    before = "nothing was saved yet" if trainer.options.validate_every else "what was saved before is whole"
+    with pytest.raises(TrainingError, match=rf"no numbers any more; {before}.*float32.*optimizer\.clip"):
         go(trainer)
     assert trainer.step == 3
     for path in (tmp_path / "run").glob("*.safetensors"):
@@ -607,6 +608,52 @@ class Unreadable(SyntheticPool):
 
 def unreadable():
     return open_synthetic(Unreadable(8, 4, 65))
+
+
+class Fragile(SyntheticPool):
+    """A pool whose images cannot be read any more once it is broken."""
+
+    broken = False
+
+    def image(self, i):
+        if self.broken:
+            raise DataError(f"{self.keys[i]}: cannot be read")
+        return super().image(i)
+
+
+def test_data_that_fail_in_the_middle_cost_no_step_that_was_done(tmp_path, whole):
+    pool = Fragile(8, 4, 65)
+    trainer = begun(tmp_path / "run", options=replace(QUIET, resident=False), dataset=open_synthetic(pool))
+
+    def stop_reading(step):
+        pool.broken = step >= 2
+
+    with pytest.raises(
+        DataError, match=r"cannot be read \(the state after \d+ episodes is saved: mend this, and go on with --resume"
+    ):
+        session.run(trainer, on_step=stop_reading)
+    done = RunFolder(tmp_path / "run").load_state()[1].step
+    assert done == trainer.step >= 2
+    go(resumed(tmp_path / "run"))
+    assert_same_run(tmp_path / "run", whole())
+
+
+def test_data_that_fail_before_the_first_step_is_done_leave_nothing_to_resume(tmp_path):
+    pool = Fragile(8, 4, 65)
+    trainer = begun(tmp_path / "run", options=replace(QUIET, resident=False), dataset=open_synthetic(pool))
+    pool.broken = True
+    with pytest.raises(DataError, match=r"cannot be read$"):
+        go(trainer)
+    assert not RunFolder(tmp_path / "run").saved
+
+
+def test_shots_that_the_data_cannot_give_are_said_before_a_batch_that_does_not_fit_them(tmp_path):
+    config = changed(SMALL, training={"shots": 4, "rotate": True})
+    with pytest.raises(DataError, match="a 4-shot episode needs 5"):
+        prepared(tmp_path / "run", config, dataset=unreadable())
+    config = changed(SMALL, training={"shots": 2, "rotate": True})
+    with pytest.raises(ConfigError, match=r"training\.batch is 4 .* expected a multiple of 3"):
+        prepared(tmp_path / "run", config, dataset=unreadable())
 
 
 def _full(*_):
@@ -697,8 +744,8 @@ def of_metrics(path, *names):
 def assert_shown(path):
     shown = events(path)
     for tag, names in {
-        "loss/loss": ("loss",),
-        "loss/main": ("main",),
+        "loss/total": ("loss",),
+        "loss/Dice": ("main",),
         "loss/auxiliary": ("auxiliary",),
         "run/convolution_rate": ("convolution_rate",),
         "run/transformer_rate": ("transformer_rate",),
@@ -706,7 +753,7 @@ def assert_shown(path):
         "validation/fb_iou": ("validation", "fb_iou"),
     }.items():
         assert shown[tag] == of_metrics(path, *names), tag
-    assert len(shown["run/episodes_per_second"]) == len(shown["loss/loss"])
+    assert len(shown["run/episodes_per_second"]) == len(shown["loss/total"])
 
 
 def test_tensorboard_shows_the_metrics(tmp_path, whole):

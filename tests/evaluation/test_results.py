@@ -12,8 +12,10 @@ from cyctr.evaluation.results import (
     Run,
     Setting,
     class_table,
+    description,
     differences,
     fold_table,
+    learned_classes,
     markdown,
     merge,
     spread_text,
@@ -26,7 +28,8 @@ def settings(classes=NAMES, **protocol):
     return {
         "method": {"name": "test", "precision": "float32"},
         "dataset": {"name": "album", "classes": list(classes)},
-        "protocol": {"order": "images", "input": {"size": 473}, **protocol},
+        "split": "test",
+        "protocol": {"order": "images", "score": "original", "input": {"size": 473}, **protocol},
     }
 
 
@@ -51,7 +54,7 @@ def random_run(wanted=9, seed=0):
 
 def some():
     runs = {Setting(fold, shots, 0): random_run(seed=fold + 7 * shots) for fold in (0, 1) for shots in (1, 5)}
-    return Results(settings(), runs, {"seconds": 1.5})
+    return Results(settings(), runs, [{"seconds": 1.5}])
 
 
 def test_more_seeds_on_the_same_images_do_not_narrow_the_interval_of_images():
@@ -377,7 +380,7 @@ def test_the_class_table_has_a_line_for_each_class_that_was_met():
 def parse(text):
     """The pipe tables of Markdown, as a reader would: cells split at bars that no backslash protects."""
     tables = []
-    for block in text.strip().split("\n\n"):
+    for block in text.strip().split("\n\n")[1:]:  # after the line that says what was measured
         lines = [line.replace(r"\|", "\0").strip("|").split("|") for line in block.splitlines()]
         lines = [[cell.strip().replace("\0", "|") for cell in line] for line in lines]
         assert len({len(line) for line in lines}) == 1
@@ -389,6 +392,28 @@ def parse(text):
 def test_markdown_is_both_tables():
     results = some()
     assert parse(markdown(results)) == [fold_table(results), class_table(results)]
+
+
+def test_a_line_says_what_was_measured_and_how():
+    line = "test on album, test split: input 473 px, without flip, float32, scored at the original size."
+    assert description(some()) == line
+    assert markdown(some()).startswith(f"{line}\n\n| shots |")
+    about = settings(input={"size": 129})
+    about["method"] |= {"name": "last", "flip": True, "checkpoint": {"sha256": "0123456789abcdef"}}
+    sessions = [{"checkpoint": "old/last.safetensors"}, {"checkpoint": "runs/last.safetensors"}, {"seconds": 1}]
+    assert description(Results(about, {}, sessions)) == (
+        "runs/last.safetensors (sha256 0123456789ab) on album, test split: input 129 px, with flip, float32, "
+        "scored at the original size."
+    )
+    assert description(Results(about)).startswith("last (sha256 0123456789ab) on album")
+
+
+def test_classes_that_were_learned_from_are_known_where_the_checkpoint_says_so():
+    about = settings()
+    assert learned_classes(Results(about, {Setting(0, 1, 0): run(10, category=2)})) == []
+    about["method"]["checkpoint"] = {"sha256": "0", "data": {"train": ["cat", "ant", "cow"]}}
+    runs = {Setting(0, 1, 0): run(10, category=2), Setting(1, 1, 0): run(10, category=3)}
+    assert learned_classes(Results(about, runs)) == ["cat"]
 
 
 def test_a_bar_in_a_name_does_not_split_a_cell():

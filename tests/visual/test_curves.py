@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cyctr.visual.curves import draw_curves, smooth
+from cyctr.visual.curves import draw_curves, smooth, smoothness
 
 pytest.importorskip("matplotlib")
 
@@ -32,6 +32,7 @@ def share_of(picture, colour):
 
 
 SCORE = (194, 65, 12)
+DICE = (185, 196, 208)
 
 
 def test_a_plot_is_a_picture_of_a_fixed_size():
@@ -80,6 +81,21 @@ def test_without_matplotlib_nothing_is_drawn(monkeypatch):
 def test_the_same_records_give_the_same_bytes():
     records = [*losses(), validated(1600, 0.31)]
     assert draw_curves(records) == draw_curves(records)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_very_short_run_is_seen(count):
+    """A single point has no line, but a marker."""
+    inside = pixels(losses(count))[60:440, 80:]
+    assert share_of(inside, DICE) > 1e-4
+
+
+def test_short_runs_are_smoothed_less():
+    kept = [smoothness(count) for count in (0, 1, 5, 10, 20, 50, 1000)]
+    assert kept[:3] == [0, 0, 0]
+    assert kept == sorted(kept) and kept[-2:] == pytest.approx([0.9, 0.9])
+    values = [1.0, 0.2, 0.4]
+    assert smooth(values, smoothness(3)) == values
 
 
 def test_a_constant_is_smooth_already():

@@ -3,6 +3,7 @@
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,8 +11,11 @@ import typer
 
 from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
+from cyctr.storage import alone
+from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
+    from cyctr.config import ProtocolConfig
     from cyctr.data.dataset import Dataset
     from cyctr.evaluation.results import Results
 
@@ -45,6 +49,14 @@ def evaluate(
     batch: Annotated[int | None, typer.Option(min=1, help="Episodes at a time; default: 16 on a GPU, 1 on a CPU.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads that read images; default: one per core.")] = None,
     part: Annotated[str, typer.Option(help="2/4: the second of four processes; join them with `cyctr merge`.")] = "1/1",
+    size: Annotated[
+        int | None,
+        typer.Option(
+            min=8,
+            help="Height and width of what the network sees.",
+            show_default="what the checkpoint learned from, else the protocol's; always the protocol's where it scores there",
+        ),
+    ] = None,
     flip: Annotated[bool, typer.Option("--flip", help="Average the answers to each episode and its mirror image.")] = False,
     encode: Annotated[
         str, typer.Option(help="Features of an image: 'once', as far as memory goes, or 'always' anew in each episode.")
@@ -60,7 +72,7 @@ def evaluate(
     import os
 
     from cyctr.engine.evaluate import draw_pictures, prepare
-    from cyctr.engine.methods import check_method
+    from cyctr.engine.methods import check_method, input_size
     from cyctr.evaluation.results import Results, markdown, write_text
 
     if encode not in ("once", "always"):
@@ -69,12 +81,17 @@ def evaluate(
     path = output / ("results.json" if parts == 1 else f"results-{place + 1}of{parts}.json")
     options.refuse_to_replace(path, *((output / name for name in _OTHERS) if parts == 1 else ()), allowed=resume or force)
     check_method(method, weights, device, precision)
+    measure = _protocol(protocol, order, smallest, drop_novel, seeds)
+    if size is None and measure.score == "original":  # elsewhere the size is part of the score
+        size = input_size(method)
+    if size is not None:
+        measure = replace(measure, input=replace(measure.input, size=size))
     fold_numbers = None if folds is None else options.numbers("--folds", folds)
     opened = dataset()
     with options.progress_bar("reading masks") as progress:
         job = prepare(
             opened,
-            protocol=_protocol(protocol, order, smallest, drop_novel, seeds),
+            protocol=measure,
             split=split,
             folds=fold_numbers,
             shots=options.numbers("--shots", shots, lowest=1),
@@ -83,19 +100,19 @@ def evaluate(
             progress=progress,
         )
     answer, results = job.open(method, weights, device, precision, flip)
-    with options.alone(path.with_name(f".{path.name}.lock"), path, "wait for it, use --part, or choose another --output"):
+    with alone(path.with_name(f".{path.name}.lock"), path, "wait for it, use --part, or choose another --output"):
         if resume and path.exists():
             results = job.resumed(Results.load(path), results)
         if path.exists() and parts == 1:
             for name in _OTHERS:  # of the results that are about to change
                 (output / name).unlink(missing_ok=True)
         results.save(path)  # says at once when it cannot be written
-        size = batch or (16 if job.device.type == "cuda" else 1)
-        stopped = _run(job, answer, results, path, size, workers or os.cpu_count() or 2, encode == "once")
+        together = batch or (16 if job.device.type == "cuda" else 1)
+        stopped = _run(job, answer, results, path, together, workers or os.cpu_count() or 2, encode == "once")
     _show(results)
     if stopped:
         done = sum(len(run.rows) for run in results.runs.values())
-        print(f"\nstopped after {done:,} episodes, which are in {path}; go on with --resume")
+        print(f"\nstopped after {counted(done, 'episode')}, kept in {path}; go on with --resume")
         raise typer.Exit(130)
     if parts > 1:
         print(f"\nresults: {path}; when all {parts} parts are there: cyctr merge {output}")
@@ -135,7 +152,7 @@ def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, work
             bar.update(task, advance=added, speed=speed, description=f"fold {setting.fold}, {setting.shots}-shot")
             if not console.is_terminal and time.perf_counter() > told + _TELL_SECONDS:
                 told = time.perf_counter()
-                console.print(f"{before + new:,} of {total:,} episodes, {speed}", soft_wrap=True, highlight=False)
+                console.print(f"{before + new:,} of {counted(total, 'episode')}, {speed}", soft_wrap=True, highlight=False)
             if (now := time.perf_counter()) > due:
                 _save_if_possible(results, path)
                 due = time.perf_counter() + max(_SAVE_SECONDS, 20 * (time.perf_counter() - now))
@@ -161,7 +178,7 @@ def _save_if_possible(results: "Results", path: Path) -> None:
 
 
 def _show(results: "Results") -> None:
-    from cyctr.evaluation.results import class_table, fold_table
+    from cyctr.evaluation.results import class_table, fold_table, learned_classes
 
     for rows in (fold_table(results), class_table(results)):
         options.print_table(rows)
@@ -172,11 +189,14 @@ def _show(results: "Results") -> None:
                 f"note: {row['shots']}-shot met {row['classes_met']} of {row['classes_tested']} classes, and the means are "
                 "over those; more --episodes, or --order classes, meet all"
             )
+    if known := learned_classes(results):
+        print(
+            f"note: the network was trained on {len(known)} of the scored classes ({listed(known)}); scores on classes it has "
+            "learned from say little about new ones"
+        )
 
 
-def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bool, seeds: str | None) -> Any:
-    from dataclasses import replace
-
+def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bool, seeds: str | None) -> "ProtocolConfig":
     from cyctr import config
 
     changes: dict[str, Any] = {}
@@ -219,7 +239,7 @@ def merge(
     _show(whole)
     missing = sum(max(0, run.wanted - len(run.rows)) for run in whole.runs.values())
     if missing:
-        print(f"{missing:,} episodes are missing; is a part not there?")
+        print(f"missing: {counted(missing, 'episode')}; is a part not there?")
     print(f"results: {path}, {output / 'results.md'}")
 
 

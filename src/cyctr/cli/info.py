@@ -4,9 +4,11 @@ from typing import Annotated
 
 import typer
 
+from cyctr.config import PRESETS
+
 
 def info(
-    preset: Annotated[str, typer.Option(help="'paper' or 'released'.")] = "paper",
+    preset: Annotated[str, typer.Option(help=f"{', '.join(PRESETS)}.")] = "paper",
     backbone: Annotated[str, typer.Option(help="A timm network, or 'tiny'.")] = "resnet50",
 ) -> None:
     """Show the settings of a preset and the size of the network it builds."""
@@ -25,10 +27,7 @@ def info(
     for heading in ("setting", "value", "meaning"):
         settings.add_column(heading)
     for name, _, help_text in config.settings(config.Config):
-        value: object = chosen
-        for part in name.split("."):
-            value = getattr(value, part)
-        settings.add_row(name, str(value), help_text)
+        settings.add_row(name, str(config.value_at(chosen, name)), help_text)
     console.print(settings)
 
     model = build(chosen.model)

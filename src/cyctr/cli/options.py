@@ -1,8 +1,10 @@
 """Options that several commands share, and how their text becomes values."""
 
 import inspect
+import os
+import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from cyctr.errors import ConfigError, DataError
-from cyctr.storage import locked
+from cyctr.errors import ConfigError
 
 if TYPE_CHECKING:
     from cyctr.data.dataset import Dataset, Progress
 
 _PANEL = "Data"
 _MOST = 1000  # numbers in one option
+_TELL_SECONDS = 10  # between lines, where there is no terminal for a bar
 
 
 def open_data(
@@ -87,9 +89,23 @@ def takes_data(positional: bool = False) -> Callable[[Callable[..., None]], Call
     return decorate
 
 
+def data_arguments(dataset: "partial[Dataset]") -> list[str]:
+    """The options of `open_data` as a command was given them, for another command."""
+    usual = inspect.signature(open_data).parameters
+    given = {name: value for name, value in dataset.keywords.items() if value != usual[name].default}
+    return [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]
+
+
 def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command one option for each setting of `Config` in place of its parameter `changes`, those that were given."""
-    from cyctr.config import Config, settings
+    from cyctr.config import PRESETS, Config, choices, settings, shown, value_at
+
+    def usual(name: str) -> str:
+        """The value that all presets have, or that of each."""
+        values = {preset: shown(value_at(config, name)) for preset, config in PRESETS.items()}
+        if len(set(values.values())) == 1:
+            return f"default: {next(iter(values.values()))}"
+        return ", ".join(f"{preset}: {value}" for preset, value in values.items())
 
     names = {f"setting_{place}": name for place, (name, _, _) in enumerate(settings(Config))}
     own = inspect.signature(command).parameters
@@ -97,7 +113,8 @@ def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     for key, (name, _, help) in zip(names, settings(Config), strict=True):
         panel = f"Settings of {name.rpartition('.')[0]}"
         dashed = f"--{name.replace('_', '-')}"
-        option = typer.Option(dashed, help=help, metavar="X", rich_help_panel=panel, show_default=False)
+        metavar, help = "|".join(choices(Config, name)) or "X", f"{help} [{usual(name)}]"
+        option = typer.Option(dashed, help=help, metavar=metavar, rich_help_panel=panel, show_default=False)
         kind = Annotated[str | None, option]
         made.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
 
@@ -156,34 +173,6 @@ def refuse_to_replace(*paths: Path, allowed: bool) -> None:
         raise ConfigError(f"{found}: is there already; go on with --resume, replace it with --force, or choose --output")
 
 
-@contextmanager
-def alone(lock: Path, path: Path, remedies: str = "wait for it, or choose another --output") -> Iterator[None]:
-    """Keeps other processes from writing the same file or folder meanwhile; a folder that stays empty is not left behind.
-
-    Args:
-        lock: a file that is there meanwhile.
-        path: what is written.
-        remedies: what to do where another process writes it.
-
-    Raises:
-        ConfigError: another does so now.
-    """
-    made = [folder for folder in lock.parents if not folder.exists()]
-    try:
-        with ExitStack() as stack:
-            try:
-                held = stack.enter_context(locked(lock))
-            except OSError as error:
-                raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
-            if not held:
-                raise ConfigError(f"{path}: another process is writing it; {remedies}")
-            yield
-    finally:
-        for folder in made:
-            with suppress(OSError):  # it is not empty, or was never made
-                folder.rmdir()
-
-
 def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """Prints rows, the first of them headings, the first columns flush left. Nothing is cut, however narrow the screen."""
     from rich.console import Console
@@ -202,12 +191,31 @@ def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
 
 @contextmanager
 def progress_bar(name: str) -> Iterator["Progress"]:
-    """A bar that is gone when the work is done."""
+    """A bar that is gone when the work is done; a line now and then where there is no terminal to draw one on."""
+    with progress_bars(name) as (progress,):
+        yield progress
+
+
+@contextmanager
+def progress_bars(*names: str) -> Iterator[tuple["Progress", ...]]:
+    """Likewise for several works, each bar from when its work begins."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    console = Console(stderr=True)
-    columns: tuple[Any, ...] = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    console = Console(stderr=True, quiet=os.environ.get("RANK", "0") != "0")  # of several processes the first speaks
+    columns: tuple[Any, ...] = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+
+    def make(name: str) -> Callable[[int, int], None]:
+        task, told = bar.add_task(name, total=None, visible=False), time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            nonlocal told
+            bar.update(task, completed=done, total=total, visible=True)
+            if not console.is_terminal and (now := time.monotonic()) - told > _TELL_SECONDS:
+                told = now
+                console.print(f"{name}: {done:,} of {total:,}", highlight=False, soft_wrap=True)
+
+        return progress
+
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+        yield tuple(map(make, names))

@@ -1,9 +1,11 @@
 """`cyctr train`: a dataset and a recipe -> a network, and how it got there."""
 
 import math
+import shlex
 import signal
 import sys
 import time
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,18 +14,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cyctr.cli import options
+from cyctr.config import PRESETS
 from cyctr.errors import ConfigError
+from cyctr.storage import alone
+from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
     from functools import partial
 
     from cyctr.config import Config
     from cyctr.data.dataset import Dataset
+    from cyctr.engine.folder import RunFolder
     from cyctr.engine.train import Trainer
 
-ALL = "all"
+_PRESET = "best"
 _WEIGHTS = "resnet50-keras"  # where the preset names none
 _TELL_STEPS, _TELL_SECONDS = 3, 10  # before the first line, and between lines, where there is no terminal for a bar
+_RECENT_STEPS = 100  # that say how long the others will take
+_LONG = 12 * 3600  # seconds from which on a run is called long
 
 
 @options.takes_config
@@ -40,8 +48,12 @@ def train(
         ),
     ] = None,
     preset: Annotated[
-        str, typer.Option(help="The recipe that --model.*, --optimizer.* ... change: see `cyctr info`.")
-    ] = "best",
+        str | None,
+        typer.Option(
+            help=f"The recipe that --model.*, --optimizer.* ... change: {', '.join(PRESETS)}.",
+            show_default=f"{_PRESET}; with --resume the run's own",
+        ),
+    ] = None,
     weights: Annotated[
         str | None,
         typer.Option(help="Backbone: a name of `cyctr weights list`, or 'tiny'.", show_default=f"the preset's, or {_WEIGHTS}"),
@@ -56,7 +68,8 @@ def train(
     accumulate: Annotated[int, typer.Option(min=1, help="Compute a step in this many parts, to take less memory.")] = 1,
     deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits on a GPU too; slower.")] = False,
     max_minutes: Annotated[
-        float, typer.Option(min=0, help="End this session after so long, with a checkpoint and a validation.")
+        float,
+        typer.Option(min=0, help="End after so long, with a checkpoint and a validation; reading the data does not count."),
     ] = math.inf,
     save_minutes: Annotated[float, typer.Option(min=0, help="How often the state for --resume is kept.")] = 2.0,
     keep_every: Annotated[int, typer.Option(min=0, help="Keep a checkpoint for good each so many episodes; 0: none.")] = 0,
@@ -66,7 +79,7 @@ def train(
     ] = None,
     validation_episodes: Annotated[int, typer.Option(min=1, help="Episodes of each validation.")] = 200,
     tensorboard: Annotated[bool, typer.Option(help="Also write events for TensorBoard, where it is installed.")] = True,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUTPUT.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUTPUT, with its settings.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in OUTPUT.")] = False,
 ) -> None:
     """Train a network on PASCAL-5^i, COCO-20^i, FSS-1000 or a folder of your own.
@@ -82,15 +95,13 @@ def train(
     from cyctr.engine.methods import choose_device
     from cyctr.engine.train import Options, Trainer
 
-    config = _config(preset, weights, changes)
-    chosen = choose_device(device)
-    halves = {"auto": chosen.type == "cuda", "bfloat16": True, "float32": False}
     folder = RunFolder(output)
     if resume and force:
         raise ConfigError("--resume goes on with the run in OUTPUT, and --force replaces it; give one of them")
-    if resume:
-        folder.read_config()  # says at once where there is no run
-    elif folder.begun and not force:
+    config = _config(preset, weights, changes, folder if resume else None)
+    chosen = choose_device(device)
+    halves = {"auto": chosen.type == "cuda", "bfloat16": True, "float32": False}
+    if not resume and folder.begun and not force:
         raise ConfigError(f"{output}: holds a run already; go on with --resume, replace it with --force, or choose --output")
     run_options = Options(
         half=_choice("--precision", precision, halves),
@@ -106,41 +117,46 @@ def train(
         max_minutes=max_minutes,
         tensorboard=tensorboard,
     )
-    opened, number = _open(dataset, fold)
+    opened, number = _open(dataset, fold, folder if resume else None)
     with ExitStack() as stack:
         world = stack.enter_context(join(chosen.type))
         if world.leads:
-            stack.enter_context(options.alone(output / ".run.lock", output))
+            stack.enter_context(alone(output / ".run.lock", output))
         if world.size > 1 and chosen.index is not None:
             raise ConfigError(
                 f"--device is {device!r}, and {world.size} processes each take a GPU of their own; use --device cuda"
             )
         if chosen == torch.device("cuda"):
             chosen = torch.device("cuda", world.local)
-        with options.progress_bar("reading the data") as progress, _memory(config, accumulate):
-            trainer = Trainer(config, opened, number, folder, chosen, run_options, world, progress, resume)
+        works = ("reading the data", "looking for latent classes")
+        with options.progress_bars(*works) as (progress, mining), _memory(config, accumulate):
+            trainer = Trainer(config, opened, number, folder, chosen, run_options, world, progress, resume, mining=mining)
         if world.leads and force:
             folder.clear()
         trainer.begin()
         if world.leads:
-            _introduce(trainer)
-        with _memory(config, accumulate), _signals(world.leads) as asked:
+            _introduce(trainer, resume)
+        with _memory(config, accumulate), _signals(folder if world.leads else None) as asked:
             outcome = _run(trainer, asked)
     if world.leads:
-        _conclude(trainer, outcome)
+        _conclude(trainer, outcome, dataset)
     if outcome == "stopped":
         raise typer.Exit(128 + (asked[0] if asked else signal.SIGINT))
 
 
-def _config(preset: str, weights: str | None, changes: Mapping[str, str]) -> "Config":
+def _config(preset: str | None, weights: str | None, changes: Mapping[str, str], resumed: "RunFolder | None") -> "Config":
+    """What the options ask for; they change a preset, or the settings of the run that is resumed."""
     from dataclasses import replace
 
     from cyctr import config as configs
     from cyctr.engine.methods import backbone_of
 
-    base = configs.preset(preset)
-    if weights is None and base.model.backbone.weights is None:
-        weights = _WEIGHTS
+    if resumed is not None and preset is None:
+        base = resumed.settings()
+    else:
+        base = configs.preset(preset or _PRESET)
+        if weights is None and base.model.backbone.weights is None:
+            weights = _WEIGHTS
     if weights is not None:
         base = replace(base, model=replace(base.model, backbone=backbone_of(weights)))
     return configs.parse(configs.Config, base, changes)
@@ -156,42 +172,42 @@ def _yes_or_no(option: str, text: str) -> bool | None:
     return _choice(option, text, {"auto": None, "yes": True, "no": False})
 
 
-def _open(dataset: "partial[Dataset]", fold: str | None) -> tuple["Dataset", int]:
-    from cyctr.data.joined import learn_from_everything
+def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | None") -> tuple["Dataset", int]:
+    """The dataset, and which fold of it is learned from: by default that of the run that is resumed."""
+    from cyctr.data.joined import ALL, fold_to_learn, learn_from_everything
 
     opened = dataset()
     named = next((name for name in ("test_classes", "class_folds") if dataset.keywords[name] is not None), None)
-    if fold is None:
-        fold = "0" if opened.folds[0].train or named else ALL
+    if fold is None and resumed is not None:
+        before = resumed.data()
+        everything = before.get("name") == learn_from_everything(opened).name
+        fold = (None if named else ALL) if everything else str(before.get("fold", 0))
     if fold == ALL and named:
         option = named.replace("_", "-")
         raise ConfigError(f"--fold all learns from every class, but --{option} keeps some for the test; leave one of them out")
-    if fold == ALL:
-        return learn_from_everything(opened), 0
-    if not fold.isdecimal():
-        raise ConfigError(f"--fold is {fold!r}; expected a number from 0 to {len(opened.folds) - 1}, or {ALL}")
-    opened.fold(int(fold))
-    return opened, int(fold)
+    return fold_to_learn(opened, fold, kept=named is not None)
 
 
-def _introduce(trainer: "Trainer") -> None:
+def _introduce(trainer: "Trainer", resume: bool) -> None:
     training, sides = trainer.config.training, trainer.dataset.fold(trainer.fold)
     where = "on the device" if trainer.resident else "read as they are needed"
     print(
-        f"{trainer.dataset.name}, fold {trainer.fold}: {len(sides.train)} classes to learn from, "
-        f"{len(trainer.episodes.sampler.images):,} images, {where}"
+        f"{trainer.dataset.name}, fold {trainer.fold}: {counted(len(sides.train), 'class')} to learn from, "
+        f"{counted(len(trainer.episodes.sampler.images), 'image')}, {where}"
     )
     watched = trainer.validation.split if trainer.validation is not None else None
     said = {
-        "validation": f"validated on {len(sides.validation)} held-out training classes",
+        "validation": f"validated on {counted(len(sides.validation), 'held-out training class')}",
         "test": "watched on the test classes, which choose nothing: the last checkpoint is the result",
         None: "not validated: no class is held out; --training.hold-out N holds out some",
     }[watched]
-    print(f"{training.episodes:,} episodes, {training.batch} a step, on {trainer.device}; {said}")
+    print(f"{counted(training.episodes, 'episode')}, {training.batch} a step, on {trainer.device}; {said}")
     if trainer.finished:
         print("all episodes are done: nothing is left to resume, and nothing changes")
     elif trainer.step:
-        print(f"going on after {trainer.step * training.batch:,} episodes")
+        print(f"going on after {counted(trainer.step * training.batch, 'episode')}")
+    elif resume:
+        print("nothing was saved before the run ended: it begins anew")
     sys.stdout.flush()  # before the first line of the other stream
 
 
@@ -209,62 +225,82 @@ class _Watch:
 
     def __init__(self, trainer: "Trainer") -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
         training = trainer.config.training
+        self.training, self.device = training, trainer.device
         self.leads, self.batch, self.steps = trainer.world.leads, training.batch, training.steps
         self.console = Console(stderr=True)
-        columns = (
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[text]}"),
-            TimeRemainingColumn(elapsed_when_finished=True),
-        )
+        columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[text]}"))
         quiet = trainer.finished or not (self.console.is_terminal and self.leads)
         self.bar = Progress(*columns, console=self.console, disable=quiet)
         total, done = training.steps * training.batch, trainer.step * training.batch
         self.task = self.bar.add_task("", total=total, completed=done, text="starting")
         self.loss = ""
-        self.first: tuple[int, float] | None = None  # step, and when it was done
-        self.told = -math.inf
+        self.recent: deque[tuple[int, float]] = deque(maxlen=_RECENT_STEPS)  # steps, and when they were done
+        self.told: float | None = None
 
     def on_step(self, step: int) -> None:
         now = time.perf_counter()
-        if self.first is None:
-            self.first = (step, now)  # what takes long once, such as compiling, is over
-            return
-        each = (now - self.first[1]) / (step - self.first[0])
-        text = f"{self.loss}{self.batch / each:.1f} episodes/s"
+        self.recent.append((step, now))
+        first, began = self.recent[0]
+        if step == first:
+            return  # what takes long once, such as compiling, is over now
+        each = (now - began) / (step - first)
+        left = each * (self.steps - step)
+        text = f"{self.loss}{self.batch / each:.1f} episodes/s  {_duration(left)} left"
         self.bar.update(self.task, completed=step * self.batch, text=text)
-        seldom = step - self.first[0] + 1 >= _TELL_STEPS and now - self.told > _TELL_SECONDS
-        if seldom and self.leads and not self.console.is_terminal:
-            self.told = now
-            done = f"{step * self.batch:>9,} of {self.steps * self.batch:,} episodes"
-            self._print(f"{done}  {text}  {_duration(each * (self.steps - step))} left")
+        if len(self.recent) >= _TELL_STEPS and self.leads:
+            self._tell(step, text, left, now)
+
+    def _tell(self, step: int, text: str, left: float, now: float) -> None:
+        """A line when it is first known how long the run will take, then now and then where there is no terminal."""
+        begins = self.told is None
+        if self.told is not None and (self.console.is_terminal or now - self.told <= _TELL_SECONDS):
+            return
+        self.told = now
+        self._print(f"{step * self.batch:>9,} of {counted(self.steps * self.batch, 'episode')}  {text}")
+        if begins and left > _LONG:
+            faster = "" if self.device.type == "cuda" else ", or use a GPU"
+            self._print(
+                f"note: at this speed it takes {_duration(left)} more; lower --training.episodes (now "
+                f"{self.training.episodes:,}) or --training.augmentation.size (now {self.training.augmentation.size}){faster}"
+            )
 
     def on_record(self, record: dict[str, Any]) -> None:
         if "validation" in record:
             found = record["validation"]
             scores = f"mIoU {100 * found['miou']:.1f}  FB-IoU {100 * found['fb_iou']:.1f}"
-            self._print(f"{record['episodes']:>9,} episodes  {scores}  ({found['split']} classes)")
+            self._print(f"{counted(record['episodes'], 'episode'):>18}  {scores}  ({found['split']} classes)")
         else:
-            self.loss = f"loss {record['main']:.3f}  "
+            self.loss = f"Dice {record['main']:.3f}  "
 
     def _print(self, line: str) -> None:
         self.bar.console.print(line, highlight=False, soft_wrap=True)
 
 
-def _conclude(trainer: "Trainer", outcome: str) -> None:
+def _conclude(trainer: "Trainer", outcome: str, dataset: "partial[Dataset]") -> None:
     done = trainer.step * trainer.config.training.batch
     folder = trainer.folder.path
     if outcome != "finished":
         why = "stopped" if outcome == "stopped" else "time is up"
-        print(f"{why} after {done:,} of {trainer.config.training.episodes:,} episodes; go on with --resume")
+        print(f"{why} after {done:,} of {counted(trainer.config.training.episodes, 'episode')}; go on with --resume")
     print(f"network: {folder / 'last.safetensors'}")
+    if trainer.best >= 0:
+        names = trainer.data["validation"]
+        held_out = counted(len(names), "held-out class")
+        print(f"best: {folder / 'best.safetensors'}, mIoU {100 * trainer.best:.1f} on {held_out} ({listed(names)})")
     if (folder / "curves.png").exists():
         print(f"curves: {folder / 'curves.png'}")
-    if trainer.dataset.fold(trainer.fold).test and outcome == "finished":
-        print(f"measure it: cyctr evaluate --method {folder / 'last.safetensors'} --folds {trainer.fold} --data ...")
+    if trainer.data["test"] and "test" in trainer.dataset.pools and outcome == "finished":
+        print(f"measure it: {_measure(trainer, dataset)}")
+
+
+def _measure(trainer: "Trainer", dataset: "partial[Dataset]") -> str:
+    """The command that tests the network on the classes it has not learned from."""
+    folder, shots = trainer.folder.path, trainer.config.training.shots
+    what = ["--folds", str(trainer.fold), "--shots", str(shots), "--method", str(folder / "last.safetensors")]
+    return shlex.join(["cyctr", "evaluate", *options.data_arguments(dataset), *what, "--output", str(folder / "test")])
 
 
 def _duration(seconds: float) -> str:
@@ -274,16 +310,23 @@ def _duration(seconds: float) -> str:
 
 
 @contextmanager
-def _signals(tell: bool) -> Iterator[list[int]]:
-    """A list that Ctrl-C and SIGTERM add to; the second of them ends the process at once."""
+def _signals(folder: "RunFolder | None") -> Iterator[list[int]]:
+    """A list that Ctrl-C and SIGTERM add to; the second of them ends the process at once.
+
+    Args:
+        folder: of the run, in the process that speaks for all.
+    """
     asked: list[int] = []
 
     def note(number: int, _: object) -> None:
         if asked:
+            if folder is not None:
+                left = "--resume goes on from what was saved before" if folder.saved else "nothing was saved yet"
+                print(f"stopped at once; {left}", file=sys.stderr)
             sys.exit(128 + number)
         asked.append(number)
-        if tell:
-            print("stopping after this step, and saving ...", file=sys.stderr)
+        if folder is not None:
+            print("stopping after this step, and saving ... (once more stops at once, and does not save)", file=sys.stderr)
 
     kinds = (signal.SIGINT, signal.SIGTERM)
     before = {kind: signal.signal(kind, note) for kind in kinds}

@@ -10,10 +10,10 @@ from cyctr.data.index import Index
 from cyctr.data.opening import open_dataset, resolve
 from cyctr.data.parallel import in_threads
 from cyctr.errors import DataError
+from cyctr.words import counted, listed
 
 _WHOLE = "all"
 _SHOTS = 5
-_SHOWN = 10
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class CheckReport:
         lines = []
         for split, counts in self.classes.items():
             title = f"{self.kind}{'' if split == _WHOLE else f', {split}'}"
-            lines.append(f"{title}: {_count(self.images[split], 'image')}, {_count(len(counts), 'class')}")
+            lines.append(f"{title}: {counted(self.images[split], 'image')}, {counted(len(counts), 'class')}")
             if counts:
                 few, many = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-                lines[-1] += f" with {counts[few]:,} ({few}) to {_count(counts[many], 'image')} ({many})"
+                lines[-1] += f" with {counts[few]:,} ({few}) to {counted(counts[many], 'image')} ({many})"
         return lines + self.notes
 
 
@@ -118,17 +118,10 @@ def _judge(root: Path, split: str, counts: dict[str, int], smallest: int, proble
     for name, count in counts.items():
         if count < 2:
             problems.setdefault(
-                f"{where}: class {name} has {_count(count, 'image')} with {pixels}; an episode needs 2: "
+                f"{where}: class {name} has {counted(count, 'image')} with {pixels}; an episode needs 2: "
                 "add images, or remove the class"
             )
     rare = [f"{name} ({count})" for name, count in counts.items() if 2 <= count <= _SHOTS]
     if rare:
-        shown = ", ".join(rare[:_SHOWN]) + (", ..." if len(rare) > _SHOWN else "")
-        few = _count(len(rare), "class")
-        notes.append(f"{where}: {few} of fewer than the {_SHOTS + 1} images that a {_SHOTS}-shot episode needs: {shown}")
-
-
-def _count(number: int, noun: str) -> str:
-    """`1 image`, `2 images`."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    return f"{number:,} {noun if number == 1 else plural}"
+        few = counted(len(rare), "class")
+        notes.append(f"{where}: {few} of fewer than the {_SHOTS + 1} images that a {_SHOTS}-shot episode needs: {listed(rare)}")

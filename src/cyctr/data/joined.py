@@ -8,6 +8,9 @@ import numpy as np
 
 from cyctr.data.dataset import Complain, Dataset, Fold, Pixels, Pool, Progress, refuse
 from cyctr.data.index import Index
+from cyctr.errors import ConfigError
+
+ALL = "all"
 
 
 class JoinedPool:
@@ -46,6 +49,24 @@ class JoinedPool:
     def _find(self, i: int) -> tuple[Pool, int]:
         which = int(np.searchsorted(self._starts, i, side="right")) - 1
         return self._pools[which], i - self._starts[which]
+
+
+def fold_to_learn(dataset: Dataset, fold: int | str | None = None, kept: bool = False) -> tuple[Dataset, int]:
+    """The dataset to learn from, and which of its folds.
+
+    Args:
+        dataset: images, classes and folds.
+        fold: a number, or "all" for every class and image; by default 0 where it leaves classes to learn from, else all.
+        kept: whether somebody keeps classes for the test, which "all" would learn from: it is no default then.
+    """
+    if fold is None:
+        fold = 0 if dataset.folds[0].train or kept else ALL
+    if fold == ALL:
+        return learn_from_everything(dataset), 0
+    if not str(fold).isdecimal():
+        raise ConfigError(f"fold is {fold!r}; expected a number from 0 to {len(dataset.folds) - 1}, or {ALL}")
+    dataset.fold(int(fold))
+    return dataset, int(fold)
 
 
 def learn_from_everything(dataset: Dataset) -> Dataset:

@@ -47,6 +47,10 @@ class Regions:
     sizes: Tensor
     count: int
 
+    def to(self, device: torch.device) -> "Regions":
+        """The same on a device."""
+        return replace(self, maps=self.maps.to(device), steps=self.steps.to(device), sizes=self.sizes.to(device))
+
     @cached_property
     def shares(self) -> Tensor:
         """(n, count) float64 share of each image that each latent class covers."""

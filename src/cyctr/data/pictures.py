@@ -227,9 +227,10 @@ def open_store(
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that nobody uses on the device."""
+    """Bytes that nobody uses on the device; what torch has there in reserve is free to us."""
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reserve
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):  # not every system says

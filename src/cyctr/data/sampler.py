@@ -65,7 +65,9 @@ class Sampler:
             raise DataError(f"shots is {shots}; expected at least 1")
         self.classes = dataset.fold(fold).classes(split)
         if not self.classes:
-            remedy = "name classes to hold out for the test" if split == "train" else "choose another split"
+            remedy = "choose another split"
+            if split == "train":
+                remedy = "name only some classes for the test, and leave the others to learn from"
             raise DataError(f"fold {fold} of {dataset.name} has no {split} classes; {remedy}")
         self.shots, self.order = shots, order
         self.key = (dataset.name, fold, split, seed)
@@ -84,7 +86,8 @@ class Sampler:
                 size = f" with at least {smallest} pixels of it" if smallest > 1 else ""
                 raise DataError(
                     f"class {dataset.classes[c]!r} has {found}{size} in the {split} split of {dataset.name}; "
-                    f"a {shots}-shot episode needs {shots + 1}: add images, or ask for less"
+                    f"a {shots}-shot episode needs {shots + 1}: add images, or ask for less; "
+                    "`cyctr data check` says what each class has"
                 )
 
     def __call__(self, number: int) -> Draw:

@@ -16,10 +16,11 @@ from cyctr.data.pictures import free_memory
 from cyctr.engine.methods import check_method, choose_device, open_method
 from cyctr.errors import ConfigError
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
-from cyctr.evaluation.results import Results, Setting, class_table, differences, fold_table, write_text
+from cyctr.evaluation.results import Results, Setting, class_table, description, differences, fold_table, write_text
 from cyctr.visual.contact import Block, tile
 from cyctr.visual.draw import BLUE, GREEN, RED
 from cyctr.visual.page import Section, page
+from cyctr.words import counted
 
 _REMEMBERED = {"cuda": 0.5, "cpu": 0.2}  # of the free memory that features may take
 _SIDE = 360  # pixels of a picture on the page, shown at half
@@ -50,7 +51,10 @@ class Job:
         check_method(method, weights, device, precision)
         self.device = choose_device(device)
         built, about = open_method(method, weights, self.device, precision, flip)  # type: ignore[arg-type]
-        return built, Results({"method": about, **self.evaluation.settings()}, sessions=[environment(self.device)])
+        session = environment(self.device)
+        if "checkpoint" in about:
+            session["checkpoint"] = method
+        return built, Results({"method": about, **self.evaluation.settings()}, sessions=[session])
 
     def resumed(self, found: Results, fresh: Results) -> Results:
         """Results of before with those that are about to come, refused where they were made in another way."""
@@ -148,14 +152,11 @@ def draw_pictures(job: Job, method: Method, results: Results, path: Path, count:
             blocks = [_block(job, method, setting, number, iou) for iou, setting, number, _ in _nearest(ranked, target, count)]
             shown = f"{min(shots, _SHOTS_SHOWN)} of {shots} supports" if shots > _SHOTS_SHOWN else "support"
             text = f"From left to right: {shown} with the given mask (red), query with truth (blue), answer (green)."
-            sections.append(Section(f"{name} of {len(ranked):,} episodes, {shots}-shot", text, blocks))
+            sections.append(Section(f"{name} of {counted(len(ranked), 'episode')}, {shots}-shot", text, blocks))
             if progress is not None:
                 progress(len(sections), 3 * len(every))
-    data, protocol = results.settings["dataset"], results.settings["protocol"]
-    size = protocol["input"]["size"]
-    where = f"{data['name']}, {results.settings['split']} split"
-    lead = f"{where}, {about['precision']}, input {size} px, scored at the {protocol['score']} size."
-    text = page(f"{about['name']} on {data['name']}", lead, [fold_table(results), class_table(results)], sections)
+    title = f"{about['name']} on {results.settings['dataset']['name']}"
+    text = page(title, description(results), [fold_table(results), class_table(results)], sections)
     write_text(path, text)
 
 

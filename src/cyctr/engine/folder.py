@@ -4,11 +4,14 @@ config.json        how it is made: config, data, versions
 metrics.jsonl      a line for each log and each validation; tensorboard/ has the same
 state.safetensors  all that `--resume` needs
 last.safetensors   the network, ready for use; best.safetensors and at-NUMBER.safetensors likewise
+regions-DIGEST.safetensors  where latent classes are, so that a resumed run learns from the very same
 curves.png         loss and validation over episodes
 """
 
 import json
+import os
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +21,15 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from cyctr.checkpoint import pack, unpack
+from cyctr.config import Config, from_dict
+from cyctr.data.latent import Regions
 from cyctr.errors import CheckpointError, ConfigError
 from cyctr.seeding import Stream
 from cyctr.storage import write_atomically
 
 STATE, LAST, BEST, CURVES = "state.safetensors", "last.safetensors", "best.safetensors", "curves.png"
 CONFIG, METRICS = "config.json", "metrics.jsonl"
+_NUMBERED = re.compile(r"at-\d{9}|regions-[0-9a-f]{12}")
 
 
 class Standing(NamedTuple):
@@ -51,6 +57,11 @@ class RunFolder:
         """Whether a run has written here."""
         return bool(self._own())
 
+    @property
+    def saved(self) -> bool:
+        """Whether there is a state to go on from."""
+        return os.path.exists(self.path / STATE)
+
     def clear(self) -> None:
         """Removes what an earlier run left, and nothing else."""
         for file in (*self._own(), *self.path.glob("tensorboard/events.out.tfevents.*")):
@@ -59,18 +70,22 @@ class RunFolder:
     def _own(self) -> list[Path]:
         """The files of a run that are there."""
         fixed = [self.path / name for name in (CONFIG, METRICS, STATE, LAST, BEST, CURVES)]
-        kept = [path for path in self.path.glob("at-*.safetensors") if re.fullmatch(r"at-\d{9}", path.stem)]
-        return [path for path in (*fixed, *kept) if path.exists()]
+        numbered = [path for path in self.path.glob("*.safetensors") if _NUMBERED.fullmatch(path.stem)]
+        return [path for path in (*fixed, *numbered) if path.exists()]
 
     def write(self, name: str, content: bytes) -> None:
         """Writes a file in one step."""
         try:
             write_atomically(self.path / name, content)
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path / name}: cannot be written ({error.strerror}); what was saved before is whole: make room, or mend "
-                "the permissions, and go on with --resume"
-            ) from error
+            raise self._unwritten(name, error) from error
+
+    def _unwritten(self, name: str, error: OSError) -> CheckpointError:
+        before, then = "nothing was saved yet", "begin again, or choose another --output"
+        if self.saved:
+            before, then = "what was saved before is whole", "go on with --resume"
+        path, remedy = self.path / name, "make room, or mend the permissions"
+        return CheckpointError(f"{path}: cannot be written ({error.strerror}); {before}: {remedy}, and {then}")
 
     def write_config(self, about: Mapping[str, Any]) -> None:
         """Says how the run is made."""
@@ -89,6 +104,19 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); restore it, or begin anew in another --output") from error
 
+    def settings(self) -> Config:
+        """The config of the run."""
+        values = self.read_config().get("config")
+        try:
+            return from_dict(Config, values)  # type: ignore[arg-type]
+        except ConfigError as error:
+            raise ConfigError(f"{self.path / CONFIG}: {error}; restore it, or begin anew in another --output") from error
+
+    def data(self) -> dict[str, Any]:
+        """What the run learns from; nothing where its file does not say."""
+        found = self.read_config().get("data")
+        return found if isinstance(found, dict) else {}
+
     def save_state(self, tensors: Mapping[str, Tensor], standing: Standing) -> None:
         """Keeps all that a resumed run needs; what was kept before stays until this is whole."""
         self.write(STATE, pack(tensors, standing._asdict()))
@@ -106,6 +134,23 @@ class RunFolder:
             raise CheckpointError(f"{path}: not a whole state of a run ({error}); begin anew in another --output") from error
         return tensors, Standing(**about)
 
+    def save_regions(self, regions: Regions, digest: str) -> None:
+        """Keeps where latent classes are, under a digest of what they depend on."""
+        tensors = {"maps": regions.maps, "steps": regions.steps, "sizes": regions.sizes}
+        self.write(_regions_name(digest), pack(tensors, {"images": list(regions.images), "count": regions.count}))
+
+    def load_regions(self, digest: str) -> Regions | None:
+        """What `save_regions` kept under that digest; none where nothing is kept, or nothing whole, which a warning says."""
+        path = self.path / _regions_name(digest)
+        if not path.exists():
+            return None
+        try:
+            tensors, about = unpack(path)
+            return Regions(about["images"], tensors["maps"], tensors["steps"], tensors["sizes"], about["count"])
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            warnings.warn(f"{path}: not whole ({error}); latent classes are looked for anew", stacklevel=2)
+            return None
+
     def log(self, record: Mapping[str, Any]) -> None:
         """Adds a line to the metrics."""
         try:
@@ -113,9 +158,7 @@ class RunFolder:
             with (self.path / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record) + "\n")
         except OSError as error:
-            raise CheckpointError(
-                f"{self.path / METRICS}: cannot be written ({error.strerror}); make room, and go on with --resume"
-            ) from error
+            raise self._unwritten(METRICS, error) from error
 
     def records(self) -> list[dict[str, Any]]:
         """The metrics so far; a line that a crash cut short is left out."""
@@ -136,6 +179,10 @@ class RunFolder:
 def kept_for_good(episodes: int) -> str:
     """The name of the checkpoint after so many episodes."""
     return f"at-{episodes:09d}.safetensors"
+
+
+def _regions_name(digest: str) -> str:
+    return f"regions-{digest[:12]}.safetensors"
 
 
 def random_state(seed: int, step: int) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from cyctr.checkpoint import load_checkpoint
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import BackboneConfig, to_dict
 from cyctr.errors import ConfigError
 from cyctr.methods import REFERENCES, check_reference, reference
@@ -134,4 +134,14 @@ def backbone_of(weights: str) -> BackboneConfig:
 def _from_checkpoint(name: str) -> tuple[nn.Module, dict[str, Any]]:
     network, config = load_checkpoint(name)
     digest = hashlib.sha256(Path(name).read_bytes()).hexdigest()
-    return network.accelerate(), {"sha256": digest, "model": to_dict(config.model)}
+    about = {"sha256": digest, "model": to_dict(config.model)}
+    if data := describe_checkpoint(name)[1]:
+        about["data"] = data
+    return network.accelerate(), about
+
+
+def input_size(name: str) -> int | None:
+    """Height and width of what a checkpoint learned from; none for a reference, which has learned nothing."""
+    if name.partition(":")[0] in REFERENCES:
+        return None
+    return describe_checkpoint(name)[0].training.augmentation.size

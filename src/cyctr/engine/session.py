@@ -13,14 +13,11 @@ from cyctr.data.sampler import Draw
 from cyctr.data.transfer import Fetching
 from cyctr.engine.folder import BEST, CURVES, Standing, kept_for_good, random_state
 from cyctr.engine.train import Trainer
-from cyctr.errors import TrainingError
+from cyctr.errors import DataError, TrainingError
 from cyctr.visual.curves import draw_curves
+from cyctr.words import counted
 
 _LOG_STEPS = 20
-_REMEDY = (
-    "what was saved before is whole: go on from there with --precision float32, or begin anew with lower rates or with "
-    "optimizer.clip"
-)
 Outcome = Literal["finished", "time", "stopped"]
 OnRecord = Callable[[dict[str, Any]], None]
 """Told of each line of the metrics."""
@@ -111,6 +108,18 @@ class _Session:
         self.board = _board(trainer) if self.leads else None
 
     def run(self) -> Outcome:
+        """Trains; where the data fail in the middle of a step, the steps before it are kept."""
+        trainer = self.trainer
+        try:
+            return self._train()
+        except DataError as error:
+            if not trainer.step or trainer.world.size > 1:  # the other processes know nothing of it
+                raise
+            self._save()
+            done = counted(trainer.step * trainer.config.training.batch, "episode")
+            raise DataError(f"{error} (the state after {done} is saved: mend this, and go on with --resume)") from error
+
+    def _train(self) -> Outcome:
         trainer = self.trainer
         trainer.model.train()
         outcome: Outcome = "finished"
@@ -195,7 +204,8 @@ class _Session:
         self._report()
         if not self.trainer.optimization.finite:
             raise TrainingError(
-                f"a gradient has spoiled the weights by step {self.trainer.step}, and they are no numbers any more; {_REMEDY}"
+                f"a gradient has spoiled the weights by step {self.trainer.step}, and they are no numbers any more; "
+                f"{self._remedy()}"
             )
 
     def _report(self) -> None:
@@ -237,8 +247,16 @@ class _Session:
         names = ", ".join(dataset.pool("train").keys[image] for image in (draw.query, *draw.supports))
         raise TrainingError(
             f"the loss is {float(each[process, part, place])} at step {step + 1}, in episode {number} "
-            f"({dataset.classes[draw.category]}: {names}); look at those images; {_REMEDY}"
+            f"({dataset.classes[draw.category]}: {names}); look at those images; {self._remedy()}"
         )
+
+    def _remedy(self) -> str:
+        """What to do about numbers that are none."""
+        if self.trainer.folder.saved:
+            before = "what was saved before is whole: go on from there with --precision float32, or begin anew"
+        else:
+            before = "nothing was saved yet: begin anew with --precision float32,"
+        return f"{before} with lower rates or with optimizer.clip"
 
     def _validate(self) -> None:
         """Scores the network, unless that was done after this step before the run was resumed."""
@@ -324,7 +342,7 @@ def _to_board(board: Any, record: dict[str, Any]) -> None:
         board.add_scalar("validation/miou", record["validation"]["miou"], episodes)
         board.add_scalar("validation/fb_iou", record["validation"]["fb_iou"], episodes)
         return
-    for name in ("loss", "main", "auxiliary"):
-        board.add_scalar(f"loss/{name}", record[name], episodes)
+    for name, shown in {"loss": "total", "main": "Dice", "auxiliary": "auxiliary"}.items():
+        board.add_scalar(f"loss/{shown}", record[name], episodes)
     for name in ("convolution_rate", "transformer_rate", "episodes_per_second"):
         board.add_scalar(f"run/{name}", record[name], episodes)

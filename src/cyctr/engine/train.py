@@ -1,23 +1,25 @@
 """A training run: a network, the episodes it learns from, and the state of both."""
 
 import copy
+import hashlib
 import json
 import math
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from cyctr.checkpoint import checkpoint_bytes, require_named_weights
+from cyctr.checkpoint import checkpoint_bytes, require_named_weights, weights_digest
 from cyctr.config import Config, LossConfig, protocol, to_dict
 from cyctr.data.dataset import Dataset, Progress, Split
 from cyctr.data.folds import hold_out
 from cyctr.data.index import Index
-from cyctr.data.latent import LatentStore, MixedSampler, latent_names, latent_sampler
+from cyctr.data.latent import LatentStore, MixedSampler, Regions, latent_names, latent_sampler
 from cyctr.data.pictures import ResidentStore, Store, free_memory, open_store
 from cyctr.data.sampler import Sampler
 from cyctr.data.training import Groups, TrainingEpisodes, groups_of_part
@@ -91,6 +93,7 @@ class Trainer:
         resume: bool = False,
         store: Store | None = None,
         validation: Evaluation | None = None,
+        mining: Progress | None = None,
     ) -> None:
         """Checks everything, then reads the images.
 
@@ -106,24 +109,26 @@ class Trainer:
             resume: go on where the run in the folder stopped; refused where it was made in another way.
             store: where several runs share what they have read, all images of this one.
             validation: likewise, of the same split.
+            mining: told while latent classes are looked for.
         """
         self.config, self.fold, self.folder, self.device = config, fold, folder, device
         self.options, self.world = options or Options(), world or World()
         require_named_weights(config.model.backbone)
-        groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
         if self.options.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch looks at its first product, and never again
         self.dataset = _with_held_out(dataset, fold, config.training.hold_out)
         index = self.dataset.pool("train").index(progress)
         self._sessions = self._earlier_sessions() if resume else []
         kept = folder.load_state() if resume else None
-        labelled = self._labelled(index)
+        labelled = self._labelled(index)  # refuses shots that the data cannot give
+        groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
         self.validation = validation or self._open_validation(progress)
         self.model = build_network(config).to(device)
         self.encoder = copy.deepcopy(self.model.backbone).accelerate()
         store = store or self._open_store(index, labelled, progress)
         self.resident = isinstance(store, ResidentStore)
-        self.episodes = self._open_episodes(store, labelled, progress)
+        self._new_regions: tuple[Regions, str] | None = None  # with the digest of what they depend on
+        self.episodes = self._open_episodes(store, index, labelled, resume, mining)
         self.optimization = Optimization(self.model, config.optimizer, config.training.steps)
         self.step, self.validated, self.best = Standing()
         self.seconds = 0.0  # of earlier sessions of this run
@@ -140,20 +145,20 @@ class Trainer:
 
     def about(self) -> dict[str, Any]:
         """What decides what is learned: a resumed run must have the same."""
-        training = self.dataset.fold(self.fold)
-        pool = self.dataset.pool("train")
-        names = self.dataset.classes
+        return {"config": to_dict(self.config), "data": self.data}
+
+    @cached_property
+    def data(self) -> dict[str, Any]:
+        """Which classes of which dataset are learned from, and which are kept for validation and test."""
+        sides, pool, names = self.dataset.fold(self.fold), self.dataset.pool("train"), self.dataset.classes
         return {
-            "config": to_dict(self.config),
-            "data": {
-                "name": self.dataset.name,
-                "fold": self.fold,
-                "images": len(pool.keys),
-                "index_sha256": pool.index().digest,
-                "train": [names[number] for number in training.train],
-                "validation": [names[number] for number in training.validation],
-                "test": [names[number] for number in training.test],
-            },
+            "name": self.dataset.name,
+            "fold": self.fold,
+            "images": len(pool.keys),
+            "index_sha256": pool.index().digest,
+            "train": [names[number] for number in sides.train],
+            "validation": [names[number] for number in sides.validation],
+            "test": [names[number] for number in sides.test],
         }
 
     @property
@@ -164,6 +169,8 @@ class Trainer:
     def begin(self) -> None:
         """Says in the folder how the run is made, and that a session of it begins; a finished run is left as it is."""
         if self.world.leads and not self.finished:
+            if self._new_regions is not None:
+                self.folder.save_regions(*self._new_regions)
             self.folder.forget_after(self.step, self.validated)
             self.folder.write_config({**self.about(), "sessions": [*self._sessions, self._session()]})
 
@@ -230,7 +237,7 @@ class Trainer:
 
     def save(self, name: str = LAST) -> None:
         """Writes the network, ready for use."""
-        self.folder.write(name, checkpoint_bytes(self.model, self.config, self.optimization.tested))
+        self.folder.write(name, checkpoint_bytes(self.model, self.config, self.optimization.tested, data=self.data))
 
     def _labelled(self, index: Index) -> Sampler:
         """Draws episodes of the training classes."""
@@ -251,24 +258,36 @@ class Trainer:
         longest = self.config.training.augmentation.longest
         return open_store(pool, index, labelled.pairs, self.device, longest, options.resident, options.workers, progress)
 
-    def _open_episodes(self, store: Store, labelled: Sampler, progress: Progress | None) -> TrainingEpisodes:
+    def _open_episodes(
+        self, store: Store, index: Index, labelled: Sampler, resume: bool, mining: Progress | None
+    ) -> TrainingEpisodes:
         """What is learned from: labelled classes, and latent ones where that is asked for."""
         training = self.config.training
         sampler: Sampler | MixedSampler = labelled
         if training.latent_classes:
-            store, sampler = self._with_latent_classes(store, labelled, progress)
+            regions = self._regions(store, index, labelled, resume, mining)
+            store, sampler = self._with_latent_classes(store, labelled, regions)
         return TrainingEpisodes(store, sampler, training, self.device)
 
-    def _with_latent_classes(
-        self, store: Store, labelled: Sampler, progress: Progress | None
-    ) -> tuple[Store, Sampler | MixedSampler]:
-        """The store with latent classes, and a sampler of both kinds; as they are where the images are too few for any."""
+    def _regions(self, store: Store, index: Index, labelled: Sampler, resume: bool, mining: Progress | None) -> Regions:
+        """Where latent classes are: as the run in the folder found them, else looked for."""
         training = self.config.training
         order = Stream("latent images", *labelled.key).choose(len(labelled.images), len(labelled.images))
         images = sorted(labelled.images[place] for place in order[:_LATENT_IMAGES])
         count, size = training.latent_classes, training.augmentation.size
-        with self.precision():
-            regions = mine(store, labelled.pairs, images, self.encoder, count, size, progress)
+        backbone, longest = weights_digest(self.model.backbone), training.augmentation.longest
+        depends = [index.digest, labelled.pairs, images, to_dict(self.config.model.backbone), backbone, count, size, longest]
+        digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+        found = self.folder.load_regions(digest) if resume else None
+        if found is None:
+            with self.precision():
+                found = mine(store, labelled.pairs, images, self.encoder, count, size, mining)
+            self._new_regions = (found, digest)
+        return found.to(self.device)
+
+    def _with_latent_classes(self, store: Store, labelled: Sampler, regions: Regions) -> tuple[Store, Sampler | MixedSampler]:
+        """The store with latent classes, and a sampler of both kinds; as they are where the images are too few for any."""
+        training, count = self.config.training, self.config.training.latent_classes
         extended = LatentStore(store, regions, labelled.pairs, len(self.dataset.classes))
         latent = latent_sampler(labelled, self.dataset, self.fold, extended, count, training.seed)
         if latent is None:

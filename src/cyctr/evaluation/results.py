@@ -229,9 +229,29 @@ def class_table(results: Results) -> list[list[str]]:
     return table
 
 
+def description(results: Results) -> str:
+    """A line: which method, on which data, and how it was measured."""
+    method, protocol = results.settings["method"], results.settings["protocol"]
+    name = method["name"]
+    if "checkpoint" in method:
+        place = next((session["checkpoint"] for session in reversed(results.sessions) if "checkpoint" in session), name)
+        name = f"{place} (sha256 {method['checkpoint']['sha256'][:12]})"
+    where = f"{results.settings['dataset']['name']}, {results.settings['split']} split"
+    flip = "with flip" if method.get("flip") else "without flip"
+    how = f"input {protocol['input']['size']} px, {flip}, {method['precision']}, scored at the {protocol['score']} size"
+    return f"{name} on {where}: {how}."
+
+
+def learned_classes(results: Results) -> list[str]:
+    """The scored classes that the method has learned from, as far as its checkpoint says."""
+    learned = results.settings["method"].get("checkpoint", {}).get("data", {}).get("train", [])
+    scored = {name for row in results.summary() for name in row["classes"]}
+    return [name for name in results.classes if name in scored and name in learned]
+
+
 def markdown(results: Results) -> str:
-    """Both tables."""
-    blocks = []
+    """What was measured, and both tables."""
+    blocks = [description(results)]
     for table in (fold_table(results), class_table(results)):
         lines = [table[0], ["---", *["---:"] * (len(table[0]) - 1)], *table[1:]]
         escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)

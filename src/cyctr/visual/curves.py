@@ -4,6 +4,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+_FEW = 20  # points that are marked
 _INK, _LOSS, _AUXILIARY, _SCORE = "#333333", "#b9c4d0", "#e2d3b5", "#c2410c"
 
 
@@ -26,11 +27,14 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> bytes | None:
     FigureCanvasAgg(figure)
     left = figure.subplots()
     episodes = [record["episodes"] for record in losses]
-    for name, colour, label in (("auxiliary", _AUXILIARY, "auxiliary loss"), ("main", _LOSS, "Dice loss")):
-        left.plot(episodes, [record[name] for record in losses], color=colour, linewidth=0.8, alpha=0.6)
-        left.plot(episodes, smooth([record[name] for record in losses]), color=colour, linewidth=2, label=label)
+    marker = "o" if len(losses) <= _FEW else None  # of one point there is no line
+    for name, colour, label in (("auxiliary", _AUXILIARY, "Dice of supports (auxiliary)"), ("main", _LOSS, "Dice")):
+        values = [record[name] for record in losses]
+        left.plot(episodes, values, color=colour, linewidth=0.8, alpha=0.6)
+        curve = smooth(values, smoothness(len(values)))
+        left.plot(episodes, curve, color=colour, linewidth=2, marker=marker, markersize=4, label=label)
     left.set_xlabel("episodes")
-    left.set_ylabel("loss")
+    left.set_ylabel("Dice loss")
     left.set_ylim(0, None)
     left.set_xlim(0, None)
     left.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")
@@ -64,6 +68,11 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> bytes | None:
     stream = io.BytesIO()
     figure.savefig(stream, format="png")
     return stream.getvalue()
+
+
+def smoothness(count: int) -> float:
+    """What to `keep` in smoothing so many values: a mean of about a fifth of them, or of ten where there are many."""
+    return min(0.9, max(0.0, 1 - 5 / max(1, count)))
 
 
 def smooth(values: Sequence[float], keep: float = 0.9) -> list[float]:

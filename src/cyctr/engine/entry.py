@@ -1,0 +1,71 @@
+"""Training in one call: what `cyctr train` does, without its words."""
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from cyctr.config import Config, preset
+from cyctr.data.dataset import Dataset
+from cyctr.data.joined import ALL, fold_to_learn
+from cyctr.data.opening import open_dataset
+from cyctr.engine import session
+from cyctr.engine.folder import LAST, RunFolder
+from cyctr.engine.methods import backbone_of, choose_device
+from cyctr.engine.session import OnRecord
+from cyctr.engine.train import Options, Trainer
+from cyctr.errors import ConfigError
+from cyctr.storage import alone
+
+
+def train(
+    data: Dataset | Path | str,
+    output: Path | str,
+    *,
+    fold: int | str | None = None,
+    test_classes: Sequence[str] | None = None,
+    config: Config | None = None,
+    weights: str | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    on_record: OnRecord | None = None,
+    **options: Any,
+) -> Path:
+    """Trains a network, and gives the path of its checkpoint.
+
+    Args:
+        data: the folder of a dataset, or what `cyctr.data.opening.open_dataset` made of one.
+        output: the run's folder.
+        fold: a number, or "all"; by default 0 where the dataset has test classes, else all.
+        test_classes: of a folder of your own, those to leave for the test.
+        config: the network and how it learns; by default `preset("best")`, or that of the run that is resumed.
+        weights: of another backbone than the config's: a name of `cyctr weights list`, or "tiny".
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        resume: go on with the run in the folder, on the same data and fold.
+        on_record: told of each line of the metrics.
+        **options: fields of `cyctr.engine.train.Options`; `half` is true on a GPU unless it is given.
+    """
+    known = [field.name for field in fields(Options)]
+    if unknown := sorted(options.keys() - set(known)):
+        raise ConfigError(f"{unknown[0]} is no option of a training run; expected one of {', '.join(known)}")
+    if fold == ALL and test_classes is not None:
+        raise ConfigError("fold is 'all', which learns from every class, but test_classes keeps some; leave one of them out")
+    folder, place = RunFolder(Path(output)), choose_device(device)
+    if folder.begun and not resume:
+        raise ConfigError(f"{output}: holds a run already; go on with resume=True, or choose another output")
+    if config is None:
+        config = folder.settings() if resume else preset("best")
+    if weights is not None:
+        config = replace(config, model=replace(config.model, backbone=backbone_of(weights)))
+    if isinstance(data, Dataset):
+        if test_classes is not None:
+            raise ConfigError("test_classes is given, but the dataset is open already; give them to open_dataset")
+    else:
+        data = open_dataset(Path(data), test_classes=test_classes)
+    dataset, number = fold_to_learn(data, fold, kept=test_classes is not None)
+    made = Options(**{"half": place.type == "cuda", **options})
+    with alone(folder.path / ".run.lock", folder.path):
+        trainer = Trainer(config, dataset, number, folder, place, made, resume=resume)
+        trainer.begin()
+        session.run(trainer, on_record)
+    return folder.path / LAST

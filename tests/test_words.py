@@ -1,0 +1,12 @@
+from cyctr.words import counted, listed
+
+
+def test_one_thing_is_one_and_others_are_many():
+    assert [counted(number, "image") for number in (0, 1, 2, 1200)] == ["0 images", "1 image", "2 images", "1,200 images"]
+    assert [counted(number, "held-out class") for number in (1, 3)] == ["1 held-out class", "3 held-out classes"]
+
+
+def test_of_many_names_the_first_are_listed():
+    assert listed(["cup"]) == "cup"
+    assert listed([f"{i}" for i in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
+    assert listed([f"{i}" for i in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
