@@ -18,9 +18,10 @@ import torch
 
 from cyctr.config import Config, parse, preset, protocol
 from cyctr.data.opening import open_dataset
+from cyctr.devices import choose_device
 from cyctr.engine.evaluate import environment, prepare
 from cyctr.engine.folder import RunFolder, random_state
-from cyctr.engine.methods import backbone_of, choose_device
+from cyctr.engine.methods import backbone_of
 from cyctr.engine.train import Options, Trainer
 from cyctr.evaluation.results import Results
 

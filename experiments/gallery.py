@@ -15,7 +15,8 @@ import torch
 from cyctr.config import InputConfig
 from cyctr.data.gallery import Scene, Shot, scenes
 from cyctr.data.transforms import fit_image, fit_label, planes, restore
-from cyctr.engine.methods import choose_device, open_method
+from cyctr.devices import choose_device
+from cyctr.engine.methods import open_method
 from cyctr.evaluation.metrics import Counts, count
 from cyctr.evaluation.protocol import Method
 from cyctr.types import Episode

@@ -30,10 +30,11 @@ from cyctr.data.dataset import Dataset
 from cyctr.data.joined import learn_from_everything
 from cyctr.data.opening import open_dataset
 from cyctr.data.pictures import Store, free_memory, open_store
+from cyctr.devices import choose_device
 from cyctr.engine import session
 from cyctr.engine.evaluate import environment
 from cyctr.engine.folder import RunFolder
-from cyctr.engine.methods import backbone_of, choose_device
+from cyctr.engine.methods import backbone_of
 from cyctr.engine.train import Options, Trainer
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting

@@ -10,9 +10,10 @@ from reading import Reader
 
 import cyctr
 from cyctr.config import RELEASED, Config
+from cyctr.devices import choose_device
 from cyctr.engine.evaluate import draw_pictures, environment, prepare
 from cyctr.engine.look import episode_contact_sheet
-from cyctr.engine.methods import choose_device, open_method
+from cyctr.engine.methods import open_method
 from cyctr.errors import CheckpointError, ConfigError, DataError, WeightsError
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting, merge

@@ -90,9 +90,9 @@ def train(
     """
     import torch
 
+    from cyctr.devices import choose_device
     from cyctr.engine.distributed import join
     from cyctr.engine.folder import RunFolder
-    from cyctr.engine.methods import choose_device
     from cyctr.engine.train import Options, Trainer
 
     folder = RunFolder(output)

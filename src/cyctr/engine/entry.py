@@ -9,9 +9,10 @@ from cyctr.config import Config, preset
 from cyctr.data.dataset import Dataset
 from cyctr.data.joined import ALL, fold_to_learn
 from cyctr.data.opening import open_dataset
+from cyctr.devices import choose_device
 from cyctr.engine import session
 from cyctr.engine.folder import LAST, RunFolder
-from cyctr.engine.methods import backbone_of, choose_device
+from cyctr.engine.methods import backbone_of
 from cyctr.engine.session import OnRecord
 from cyctr.engine.train import Options, Trainer
 from cyctr.errors import ConfigError

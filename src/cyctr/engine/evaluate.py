@@ -13,7 +13,8 @@ import cyctr
 from cyctr.config import ProtocolConfig
 from cyctr.data.dataset import Dataset, Progress
 from cyctr.data.pictures import free_memory
-from cyctr.engine.methods import check_method, choose_device, open_method
+from cyctr.devices import choose_device
+from cyctr.engine.methods import check_method, open_method
 from cyctr.errors import ConfigError
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
 from cyctr.evaluation.results import Results, Setting, class_table, description, differences, fold_table, write_text

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import BackboneConfig, to_dict
+from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.methods import REFERENCES, check_reference, reference
 from cyctr.types import Episode, Features, Prediction
@@ -18,23 +19,6 @@ from cyctr.weights import CATALOGUE
 
 _PIXELS = ("support_images", "support_labels", "query_images")
 Precision = Literal["auto", "float32", "bfloat16"]
-
-
-def choose_device(name: str) -> torch.device:
-    """The device of a name; "auto" takes a GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ConfigError(f"device is {name!r}; expected auto, cpu, cuda or cuda:N") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {name!r}, but torch sees no CUDA here; use --device cpu")
-    if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
-        raise ConfigError(f"device is {name!r}; expected cuda:0 to cuda:{torch.cuda.device_count() - 1}")
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device is {name!r}; expected auto, cpu, cuda or cuda:N")
-    return device
 
 
 def check_method(name: str, weights: str, device: str, precision: str) -> None:

@@ -1,0 +1,1 @@
+"""Masks -> the files of other tools: COCO, LabelMe, YOLO, NumPy."""
