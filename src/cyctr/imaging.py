@@ -95,14 +95,37 @@ def write_values(path: Path, values: NDArray[np.uint8]) -> None:
         path: ends in .png; its folder is made if need be, and a file that is there is replaced.
         values: what `read_values` gives back.
     """
-    if path.suffix.lower() != ".png":
-        raise DataError(f"{path}: masks are written as PNG, which keeps every value; end the name in .png")
     if values.dtype != np.uint8 or values.ndim != 2 or values.size == 0:
         raise DataError(f"{path}: cannot hold {values.dtype} of shape {values.shape}; expected uint8 of shape (H, W)")
     image = Image.fromarray(values)
     image.putpalette(voc_palette())  # turns grey values into indices
+    _write_png(path, image)
+
+
+def write_mask(path: Path, mask: NDArray[np.bool_]) -> None:
+    """Writes a (H, W) mask as a grey PNG, 255 where it marks and 0 elsewhere, whole or not at all."""
+    _write_png(path, Image.fromarray(mask.astype(np.uint8) * 255))
+
+
+def write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
+    """Writes (H, W, 3) RGB as the JPEG or PNG that the name ends in, whole or not at all."""
+    if path.suffix.lower() == ".png":
+        _write_png(path, Image.fromarray(pixels))
+    elif path.suffix.lower() in (".jpg", ".jpeg"):
+        _write(path, Image.fromarray(pixels), "JPEG", quality=90)
+    else:
+        raise DataError(f"{path}: pictures are written as PNG or JPEG; end the name in .png or .jpg")
+
+
+def _write_png(path: Path, image: Image.Image) -> None:
+    if path.suffix.lower() != ".png":
+        raise DataError(f"{path}: masks are written as PNG, which keeps every value; end the name in .png")
+    _write(path, image, "PNG", compress_level=6)
+
+
+def _write(path: Path, image: Image.Image, kind: str, **options: int) -> None:
     content = io.BytesIO()
-    image.save(content, "PNG", optimize=True)
+    image.save(content, kind, **options)
     try:
         write_atomically(path, content.getvalue())
     except OSError as error:

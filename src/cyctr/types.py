@@ -106,6 +106,21 @@ class Support:
         return Support(**{**values, **grown, "voters": voters})
 
 
+@dataclass(frozen=True, eq=False)
+class Query:
+    """Query images, encoded once for any number of supports.
+
+    Attributes:
+        features: what the backbone says of them.
+        reduced: (B, d, h, w) the middle features as the network compares them.
+        size: (H, W) of the images.
+    """
+
+    features: Features
+    reduced: Tensor
+    size: tuple[int, int]
+
+
 class CycleState(IntEnum):
     """What became of a support token in the round trip through the query (section 3.3.1)."""
 
@@ -179,11 +194,14 @@ class Prediction:
         logits: (B, 2, H', W') background and foreground at the query's size.
         auxiliary: (B, K, 2, H, W) logits of the support masks, in training with known query labels, else None.
         explanation: on request, else None.
+        votes: (B, votes, h, w) in [0, 1], what the support's tokens say of each cell without any learning, a map for each of
+            `prior.votes`; None where there are none.
     """
 
     logits: Tensor
     auxiliary: Tensor | None = None
     explanation: Explanation | None = None
+    votes: Tensor | None = None
 
     @property
     def probability(self) -> Tensor:
@@ -196,7 +214,7 @@ class Prediction:
         return self.logits[:, 1] > self.logits[:, 0]
 
 
-for _kind in (Episode, Features, Support, CrossTrace, Explanation, Prediction):
+for _kind in (Episode, Features, Query, Support, CrossTrace, Explanation, Prediction):
     torch.export.register_dataclass(_kind, serialized_type_name=f"cyctr.{_kind.__name__}")
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 import cyctr
-from cyctr.cli import data, demo, episodes, evaluate, info, prepare, train, weights
+from cyctr.cli import data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
 from cyctr.cli.options import ManyOptions, with_dashes
 from cyctr.errors import CyctrError
 
@@ -20,6 +20,9 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("segment")(segment.segment)
+app.command("explain")(explain.explain)
+app.add_typer(support.app, name="support")
 app.command("demo")(demo.demo)
 app.command("info")(info.info)
 app.command("episodes")(episodes.episodes)

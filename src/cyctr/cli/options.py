@@ -3,6 +3,7 @@
 import inspect
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -13,9 +14,11 @@ import typer
 from typer.core import TyperCommand
 
 from cyctr.errors import ConfigError
+from cyctr.words import listed
 
 if TYPE_CHECKING:
     from cyctr.data.dataset import Dataset, Progress
+    from cyctr.inference import EncodedSupport, Segmenter
 
 _PANEL = "Data"
 _MOST = 1000  # numbers in one option
@@ -219,3 +222,70 @@ def progress_bars(*names: str) -> Iterator[tuple["Progress", ...]]:
 
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield tuple(map(make, names))
+
+
+def floats(option: str, text: str) -> list[float]:
+    """The numbers of a text such as `0.75,1`."""
+    try:
+        return [float(piece) for piece in text.split(",")]
+    except ValueError as error:
+        raise ConfigError(f"{option} is {text!r}; expected numbers such as 0.75,1,1.25") from error
+
+
+def open_segmenter(model: str, device: str, precision: str, progress: "Progress") -> "Segmenter":
+    """The network that a command names, ready."""
+    from cyctr.inference import Segmenter
+
+    return Segmenter.from_pretrained(model, device=device, precision=precision, progress=progress)
+
+
+def read_supports(
+    segmenter: "Segmenter", given: Sequence[Path], classes: str | None, tile: int | None
+) -> "dict[str, EncodedSupport]":
+    """The classes that folders and files show, encoded; what is passed over is said in a line each.
+
+    Args:
+        segmenter: encodes them.
+        given: folders of labelled images, and files of `cyctr support save`.
+        classes: names, to take these alone and in this order.
+        tile: side of the windows to cut around objects.
+    """
+    from cyctr.inference.bulk import encode_labelled
+    from cyctr.inference.supports import find_supports
+
+    def complain(problem: str) -> None:
+        warnings.warn(f"left out: {problem}", stacklevel=2)
+
+    wanted = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
+    found: dict[str, EncodedSupport] = {}
+    for path in given:
+        if path.is_dir():
+            folder = find_supports(path, None)
+            for problem in folder.problems:
+                complain(problem)
+            read = {
+                name: encode_labelled(segmenter, name, shots, tile, complain)
+                for name, shots in folder.classes.items()
+                if wanted is None or name in wanted
+            }
+        else:
+            one = segmenter.load_support(path)
+            read = {one.name: one}
+        twice = found.keys() & read.keys()
+        if twice:
+            raise ConfigError(f"class {min(twice)!r} comes from two supports; rename one, or give one of them")
+        found |= read
+    if wanted is not None:
+        missing = [name for name in wanted if name not in found]
+        if missing:
+            raise ConfigError(f"--classes has {missing[0]!r}; the supports show {listed(sorted(found)) or 'none of these'}")
+        found = {name: found[name] for name in wanted}
+    return found
+
+
+def place(option: str, text: str) -> tuple[int, int]:
+    """The two numbers of a text such as `120,45`."""
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().isdecimal() and len(part.strip()) < 10 for part in parts):
+        raise ConfigError(f"{option} is {text!r}; expected x,y in pixels, such as 120,45")
+    return int(parts[0]), int(parts[1])

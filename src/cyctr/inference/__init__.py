@@ -1,1 +1,8 @@
 """A few labelled images -> masks for every other image: what a practitioner uses."""
+
+from cyctr.inference.inputs import Box, Polygons
+from cyctr.inference.result import ImageResult, Segmentation
+from cyctr.inference.segmenter import Segmenter
+from cyctr.inference.support import EncodedSupport
+
+__all__ = ["Box", "EncodedSupport", "ImageResult", "Polygons", "Segmentation", "Segmenter"]

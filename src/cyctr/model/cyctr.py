@@ -16,7 +16,7 @@ from cyctr.model.head import AuxiliaryHead, Classifier, Merge, ResidualMixer
 from cyctr.model.pooling import masked_average
 from cyctr.model.prior import prior_map, support_vectors, vote_map
 from cyctr.model.sampling import Sample, sample_tokens
-from cyctr.types import Episode, Explanation, Features, Prediction, Support, check_query, check_support
+from cyctr.types import Episode, Explanation, Features, Prediction, Query, Support, check_query, check_support
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class Reduction(nn.Module):
 class CyCTR(nn.Module):
     """Few-shot segmentation by cycle-consistent attention.
 
-    Either call it on an `Episode`, or `encode_support` once and `segment` any number of queries: the answers are equal.
+    Either call it on an `Episode`, or `encode_support` once and `segment` any number of queries; or `encode_query` too, and
+    `answer` for any number of supports: the answers are equal.
     """
 
     def __init__(self, config: ModelConfig, backbone: Backbone) -> None:
@@ -90,11 +91,11 @@ class CyCTR(nn.Module):
         encoded = self._encode(support, reduced, episode.support_labels, seeds, tokens_per_shot)
         size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
         reduced_query = self.reduce_query(query.mid)  # (B, d, h, w)
-        logits, explanation = self._decode(query, reduced_query, encoded, size, explain)
+        logits, votes, explanation = self._decode(query, reduced_query, encoded, size, explain)
         auxiliary = None
         if self.training and self.auxiliary is not None and episode.query_labels is not None:
             auxiliary = self._predict_support(reduced_query, reduced, episode)
-        return Prediction(logits, auxiliary, explanation)
+        return Prediction(logits, auxiliary, explanation, votes)
 
     def encode_support(self, images: Tensor, labels: Tensor, seeds: Tensor | None = None) -> Support:
         """Encodes K labelled images per episode, to be used with any number of queries.
@@ -111,12 +112,19 @@ class CyCTR(nn.Module):
 
     def segment(self, images: Tensor, support: Support, explain: bool = False) -> Prediction:
         """Segments (B, 3, H, W) query images with a support of the same B, or of one episode for all."""
+        return self.answer(self.encode_query(images), support, explain)
+
+    def encode_query(self, images: Tensor) -> Query:
+        """Encodes (B, 3, H, W) images, to be segmented with any number of supports."""
         check_query(images, values=not torch.compiler.is_compiling())
         features = self.backbone(images)
-        support = support.expand(len(images))
-        size = (images.shape[-2], images.shape[-1])
-        logits, explanation = self._decode(features, self.reduce_query(features.mid), support, size, explain)
-        return Prediction(logits, None, explanation)
+        return Query(features, self.reduce_query(features.mid), (images.shape[-2], images.shape[-1]))
+
+    def answer(self, query: Query, support: Support, explain: bool = False) -> Prediction:
+        """Segments encoded queries, as `segment` does."""
+        support = support.expand(len(query.reduced))
+        logits, votes, explanation = self._decode(query.features, query.reduced, support, query.size, explain)
+        return Prediction(logits, None, explanation, votes)
 
     def accelerate(self) -> Self:
         """Rewrites the network for inference, its output unchanged to 1e-3. It cannot be trained any more."""
@@ -173,18 +181,19 @@ class CyCTR(nn.Module):
 
     def _decode(
         self, query: Features, reduced: Tensor, support: Support, size: tuple[int, int], explain: bool
-    ) -> tuple[Tensor, Explanation | None]:
+    ) -> tuple[Tensor, Tensor | None, Explanation | None]:
         prior = prior_map(query.high, support.high, support.high_valid)  # (B, h, w)
         priors = torch.stack([prior, *self._votes(query, support)], 1)  # (B, 1 + votes, h, w)
         joined = torch.cat([reduced, priors.to(reduced.dtype)], 1)  # (B, d + 1 + votes, h, w)
         merged = self.merge_query(joined, support.prototype)  # (B, d, h, w)
         encoded, traces = self.mixer(merged, support, explain)  # (B, d, h, w)
         logits = self.backbone.grid.upsample(self.classifier(encoded).float(), size)  # (B, 2, H, W)
+        votes = priors[:, 1:] if self.config.prior.votes else None
         if not explain:
-            return logits, None
+            return logits, votes, None
         cells = self.backbone.grid
         where = (cells.stride, cells.alignment, cells.offset)
-        return logits, Explanation(prior, support.index, support.valid, support.grid, *where, traces)
+        return logits, votes, Explanation(prior, support.index, support.valid, support.grid, *where, traces)
 
     def _votes(self, query: Features, support: Support) -> list[Tensor]:
         prior = self.config.prior

@@ -30,16 +30,22 @@ def tile(image: Pixels, mask: NDArray[np.bool_] | None, side: int = 200, colour:
         side: of the square.
         colour: of the mask's outline.
     """
-    height, width = image.shape[:2]
-    ratio = side / max(height, width)
-    size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
-    picture = np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
+    picture = fitted(image, side)
+    size = (picture.shape[1], picture.shape[0])
     if mask is not None:
         small = np.asarray(Image.fromarray(mask).resize(size, Image.Resampling.NEAREST))
         picture = overlay(picture, small, colour)
     page = Image.new("RGB", (side, side), PAPER)
     page.paste(Image.fromarray(picture), ((side - size[0]) // 2, (side - size[1]) // 2))
     return np.asarray(page)
+
+
+def fitted(image: Pixels, side: int) -> Pixels:
+    """The image with its longer side of `side` pixels."""
+    height, width = image.shape[:2]
+    ratio = side / max(height, width)
+    size = (max(1, round(width * ratio)), max(1, round(height * ratio)))
+    return np.asarray(Image.fromarray(image).resize(size, Image.Resampling.LANCZOS))
 
 
 def contact_sheet(blocks: Sequence[Block], title: str, footer: str, across: int = 6) -> Image.Image:

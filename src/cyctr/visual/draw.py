@@ -10,9 +10,12 @@ from torch import Tensor
 from cyctr.types import CycleState
 
 Pixels = NDArray[np.uint8]
+Colour = tuple[int, int, int]
 
 RED, BLUE, GREEN, GREY = (230, 57, 53), (33, 113, 214), (20, 160, 90), (150, 150, 150)
-INK, PAPER = (32, 36, 42), (255, 255, 255)
+COLOURS = (RED, BLUE, GREEN, (245, 160, 0), (142, 68, 173), (0, 172, 193), (216, 27, 96), (124, 100, 60))
+"""For classes, in this order, then again."""
+INK, MUTED, PAPER = (32, 36, 42), (90, 96, 104), (255, 255, 255)
 
 _HEAT = np.array([(13, 8, 60), (126, 3, 168), (204, 71, 120), (248, 149, 64), (240, 249, 33)], float)  # dark to bright
 _TOKEN_COLOURS = {
@@ -34,12 +37,22 @@ def enlarge(image: Pixels, factor: int) -> Pixels:
     return image.repeat(factor, 0).repeat(factor, 1)
 
 
-def overlay(image: Pixels, mask: NDArray[np.bool_], colour: tuple[int, int, int] = RED) -> Pixels:
+def overlay(image: Pixels, mask: NDArray[np.bool_], colour: Colour = RED) -> Pixels:
     """The image with what a mask marks in full colour, framed, and the rest pale."""
+    return overlays(image, [mask], [colour])
+
+
+def overlays(image: Pixels, masks: Sequence[NDArray[np.bool_]], colours: Sequence[Colour]) -> Pixels:
+    """The image with what masks mark in full colour, each framed in a colour of its own, and the rest pale."""
     pale = image * 0.15 + image.mean(-1, keepdims=True) * 0.2 + 160
-    out = np.where(mask[..., None], image, pale)
-    width = max(2, round(min(mask.shape) / 100))
-    return np.where(outline(mask, width)[..., None], np.array(colour), out).astype(np.uint8)
+    marked = np.zeros(image.shape[:2], bool)
+    for mask in masks:
+        marked |= mask
+    out = np.where(marked[..., None], image, pale).astype(np.uint8)
+    width = max(2, round(min(marked.shape) / 100))
+    for place, mask in enumerate(masks):
+        out[outline(mask, width)] = colours[place % len(colours)]
+    return out
 
 
 def outline(mask: NDArray[np.bool_], width: int = 1) -> NDArray[np.bool_]:

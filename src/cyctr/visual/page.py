@@ -10,7 +10,7 @@ from PIL import Image
 
 from cyctr.visual.contact import Block
 
-_STYLE = """
+STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #20242a; max-width: 1180px; margin: 2.5rem auto; padding: 0 1.5rem; }
 h1 { font-size: 1.6rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
@@ -48,7 +48,7 @@ def page(title: str, lead: str, tables: Sequence[Sequence[Sequence[str]]], secti
         body.append("</div>")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
     return (
-        f'<!doctype html><html lang="en"><head>{head}<style>{_STYLE}</style></head><body>\n'
+        f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head><body>\n'
         + "\n".join(body)
         + "\n</body></html>\n"
     )

@@ -1,0 +1,50 @@
+"""`cyctr explain`: why a pixel was marked, in one picture."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cyctr.cli import options
+from cyctr.errors import ConfigError, DataError
+
+
+def explain(
+    support: Annotated[
+        Path, typer.Option("--support", help="Folder of one to five labelled images, or a file of `cyctr support save`.")
+    ],
+    query: Annotated[Path, typer.Option("--query", help="An image.")],
+    output: Annotated[Path, typer.Option("--output", help="A .png, .jpg or .html.")],
+    name: Annotated[str | None, typer.Option("--class", help="Which class, where the support shows several.")] = None,
+    at: Annotated[
+        str | None,
+        typer.Option("--at", help="x,y in pixels of the query: the place whose attention is shown; default: the likeliest."),
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="lite0, resnet50, or the path of a checkpoint.")] = "lite0",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
+) -> None:
+    """Show how an answer came about: prior map, cycle consistency, attention, side by side in one picture or page.
+
+    Red tokens of the support are foreground whose match in the query comes back to foreground, blue ones background likewise,
+    grey ones are lost on the way and not attended to.
+    """
+    from cyctr.inference.explain import explain as explained
+
+    if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".html"):
+        raise ConfigError(f"--output is {output}; expected a name that ends in .png, .jpg or .html")
+    if output.exists() and not force:
+        raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
+    for path in (support, query):
+        if not path.exists():
+            raise DataError(f"{path}: no such file or folder; check the path")
+    place = None if at is None else options.place("--at", at)
+    with options.progress_bar("fetching the backbone") as progress:
+        segmenter = options.open_segmenter(model, device, "auto", progress)
+    supports = options.read_supports(segmenter, [support], name, None)
+    if len(supports) > 1:
+        raise ConfigError(f"{support}: shows {', '.join(supports)}; choose one with --class")
+    (chosen,) = supports.values()
+    found = explained(segmenter, query, chosen, place)
+    found.save(output)
+    print(f"{found.title}\n{output}")

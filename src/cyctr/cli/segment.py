@@ -1,0 +1,209 @@
+"""`cyctr segment`: label a few images, segment the rest."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cyctr.cli import options
+from cyctr.errors import ConfigError, DataError
+from cyctr.storage import alone
+from cyctr.words import counted
+
+if TYPE_CHECKING:
+    from cyctr.inference.bulk import Ledger, Query
+    from cyctr.inference.segmenter import Segmenter, Settings
+    from cyctr.inference.support import EncodedSupport
+
+_SHOWN = 20  # problems on the screen
+_MASKS, _TUNING = "Masks", "How images are looked at"
+_LOCK = ".cyctr.lock"
+
+
+def segment(
+    support: Annotated[
+        list[Path],
+        typer.Option(
+            "--support",
+            help="Folder of labelled images (docs/supports.md), or a file of `cyctr support save`; repeatable.",
+        ),
+    ],
+    query: Annotated[
+        list[Path], typer.Option("--query", help="Folder of images, with all below it, or an image; may be repeated.")
+    ],
+    output: Annotated[Path, typer.Option("--output", help="Folder for masks, overlays and predictions.json.")],
+    classes: Annotated[
+        str | None, typer.Option("--classes", help="Which of the labelled classes, such as cup,plate; default: all.")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="lite0, resnet50, or the path of a checkpoint.")] = "lite0",
+    form: Annotated[
+        str, typer.Option("--format", help="png, coco, labelme, yolo or npz: docs/formats.md.", rich_help_panel=_MASKS)
+    ] = "png",
+    polygons: Annotated[
+        bool, typer.Option("--polygons", help="COCO: outlines in place of run lengths.", rich_help_panel=_MASKS)
+    ] = False,
+    overlapping: Annotated[
+        bool,
+        typer.Option("--overlapping", help="Classes may share pixels; default: the likeliest alone.", rich_help_panel=_MASKS),
+    ] = False,
+    instances: Annotated[
+        bool,
+        typer.Option("--instances", help="COCO: each connected part is an object of its own.", rich_help_panel=_MASKS),
+    ] = False,
+    threshold: Annotated[
+        float, typer.Option("--threshold", help="Probability above which a pixel is of the class.", rich_help_panel=_MASKS)
+    ] = 0.5,
+    smallest: Annotated[int, typer.Option("--smallest", help="Drop regions of fewer pixels.", rich_help_panel=_MASKS)] = 0,
+    fill_holes: Annotated[
+        bool, typer.Option("--fill-holes", help="What a region encloses belongs to it.", rich_help_panel=_MASKS)
+    ] = False,
+    overlays: Annotated[bool, typer.Option(help="A picture of each image with its masks.", rich_help_panel=_MASKS)] = True,
+    review: Annotated[
+        bool,
+        typer.Option("--review", help="Thumbnails, the least certain first: OUTPUT/index.html.", rich_help_panel=_MASKS),
+    ] = False,
+    tile: Annotated[
+        int | None,
+        typer.Option(
+            "--tile", help="Look at windows of so many pixels: for small things in large images.", rich_help_panel=_TUNING
+        ),
+    ] = None,
+    overlap: Annotated[
+        float, typer.Option("--overlap", help="Share of a window that the next one shows too.", rich_help_panel=_TUNING)
+    ] = 0.25,
+    flip: Annotated[
+        bool, typer.Option("--flip", help="Also look at the mirror image: better, twice the time.", rich_help_panel=_TUNING)
+    ] = False,
+    scales: Annotated[
+        str, typer.Option("--scales", help="Sizes to look at, such as 0.75,1,1.25: better, slower.", rich_help_panel=_TUNING)
+    ] = "1",
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_TUNING)] = "auto",
+    precision: Annotated[
+        str, typer.Option("--precision", help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.", rich_help_panel=_TUNING)
+    ] = "auto",
+    batch: Annotated[
+        int | None,
+        typer.Option("--batch", min=1, help="Images at a time; default: by device.", rich_help_panel=_TUNING),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run left in OUTPUT.")] = False,
+) -> None:
+    """Segment images by a few labelled ones: masks, overlays and predictions.json in OUTPUT.
+
+    Interrupt with Ctrl-C at any time; the same command goes on where it stopped. Images that cannot be read are left out and
+    named at the end; the exit code is 1 then.
+    """
+    from cyctr.formats import FORMATS, open_writer
+    from cyctr.inference.bulk import Ledger, find_queries
+
+    if form not in FORMATS:
+        raise ConfigError(f"--format is {form!r}; expected one of {', '.join(FORMATS)}")
+    settings: Settings = {
+        "threshold": threshold,
+        "tile": tile,
+        "overlap": overlap,
+        "flip": flip,
+        "scales": options.floats("--scales", scales),
+        "smallest": smallest,
+        "fill_holes": fill_holes,
+    }
+    _check_places(support, query, output)
+    queries = find_queries(query, [output, *support])
+    with options.progress_bar("fetching the backbone") as progress:
+        segmenter = options.open_segmenter(model, device, precision, progress)
+    supports = options.read_supports(segmenter, support, classes, tile)
+    names = list(supports)
+    about = {
+        "model": f"{segmenter.name} {segmenter.digest}",
+        "supports": {name: one.digest for name, one in supports.items()},
+        "format": form,
+        "masks": {"polygons": polygons, "overlapping": overlapping, "instances": instances},
+        "settings": {**settings, "scales": list(settings["scales"])},
+    }
+    with alone(output / _LOCK, output):
+        ledger = Ledger.open(output, about, force)
+        writer = open_writer(form, output, names, overlapping=overlapping, instances=instances, polygons=polygons)
+        done = sum(one.key in ledger.records for one in queries)
+        if done:
+            print(f"{counted(done, 'image')} of {len(queries):,} were done before")
+        try:
+            problems = _run(segmenter, supports, queries, ledger, writer, settings, overlapping, overlays, review, batch)
+        except KeyboardInterrupt:
+            left = sum(one.key not in ledger.records for one in queries)
+            print(f"stopped; {counted(left, 'image')} left: the same command goes on")
+            raise
+        writer.finish()
+        ledger.finish(queries, problems)
+        if review:
+            from cyctr.inference.review import write_review
+
+            write_review(output, queries, ledger.records, names)
+    _tell(output, queries, ledger, problems, names, review)
+    if problems:
+        raise typer.Exit(2 if len(problems) == len(queries) else 1)
+
+
+def _run(
+    segmenter: "Segmenter",
+    supports: "dict[str, EncodedSupport]",
+    queries: "Sequence[Query]",
+    ledger: "Ledger",
+    writer: Any,
+    settings: "Settings",
+    overlapping: bool,
+    overlays: bool,
+    review: bool,
+    batch: int | None,
+) -> dict[str, str]:
+    from cyctr.inference.bulk import segment_folder
+
+    total, done = len(queries), sum(one.key in ledger.records for one in queries)
+    with options.progress_bar("segmenting") as progress:
+
+        def on_image(_: "Query", __: str | None) -> None:
+            nonlocal done
+            done += 1
+            progress(done, total)
+
+        return segment_folder(
+            segmenter,
+            supports,
+            queries,
+            ledger,
+            writer,
+            overlapping=overlapping,
+            overlays=overlays,
+            thumbnails=review,
+            batch=batch,
+            on_image=on_image,
+            settings=settings,
+        )
+
+
+def _check_places(support: Sequence[Path], query: Sequence[Path], output: Path) -> None:
+    """Raises for paths that are not there, and for results that would go among the images."""
+    for name, paths in (("--support", support), ("--query", query)):
+        for path in paths:
+            if not path.exists():
+                raise DataError(f"{name} {path}: no such file or folder; check the path")
+    for path in (*support, *query):
+        if path.is_dir() and path.resolve() == output.resolve():
+            raise ConfigError(f"--output is {output}, a folder of images; choose another one for the results")
+
+
+def _tell(
+    output: Path, queries: "Sequence[Query]", ledger: "Ledger", problems: dict[str, str], names: Sequence[str], review: bool
+) -> None:
+    """What was found and what was not, and where it is."""
+    rows = [["class", "images with it", "without", "mean share"]]
+    for name in names:
+        found = [(ledger.records[q.key], ledger.records[q.key]["classes"][name]) for q in queries if q.key in ledger.records]
+        present = [one["pixels"] / (record["height"] * record["width"]) for record, one in found if one["present"]]
+        share = f"{100 * sum(present) / len(present):.1f} %" if present else "-"
+        rows.append([name, f"{len(present):,}", f"{len(found) - len(present):,}", share])
+    options.print_table(rows)
+    for problem in list(problems.values())[:_SHOWN]:
+        print(f"left out: {problem}")
+    if len(problems) > _SHOWN:
+        print(f"left out: {len(problems) - _SHOWN:,} more, see {output / 'predictions.json'}")
+    print(f"\nresults: {output}" + (f"; look at {output / 'index.html'}" if review else ""))

@@ -1,0 +1,63 @@
+"""`cyctr support`: a few labelled images as one small file, to keep or to hand on."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cyctr.cli import options
+from cyctr.errors import ConfigError, DataError
+
+app = typer.Typer(help="Keep labelled images as one small file.", no_args_is_help=True)
+
+
+@app.command("save")
+def save(
+    folder: Annotated[Path, typer.Argument(help="Folder of labelled images: docs/supports.md.")],
+    output: Annotated[Path, typer.Option("--output", help="The file, such as cup.cyctr.")],
+    name: Annotated[str | None, typer.Option("--class", help="Which class, where the folder shows several.")] = None,
+    tile: Annotated[
+        int | None, typer.Option("--tile", help="Cut a window of so many pixels around each object, as for segment --tile.")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", help="The network whose input size it has.")] = "lite0",
+    force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
+) -> None:
+    """Write the labelled images of one class, as a network sees them, to one file that any of our networks can use."""
+    if output.exists() and not force:
+        raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; expected one of labelled images")
+    with options.progress_bar("fetching the backbone") as progress:
+        segmenter = options.open_segmenter(model, "cpu", "auto", progress)
+    supports = options.read_supports(segmenter, [folder], name, tile)
+    if len(supports) > 1:
+        raise ConfigError(f"{folder}: shows {', '.join(supports)}; choose one with --class")
+    (support,) = supports.values()
+    support.save(output)
+    print(f"{output}: {support.name}, {support.shots} labelled, {output.stat().st_size / 1e6:.1f} MB")
+
+
+@app.command("info")
+def info(
+    file: Annotated[Path, typer.Argument(help="A file of `cyctr support save`.")],
+    picture: Annotated[Path | None, typer.Option("--picture", help="Also draw what it shows: a .png or .jpg.")] = None,
+) -> None:
+    """Say what a support's file holds."""
+    from cyctr.inference.support import read_support
+
+    stored = read_support(file)
+    rows = [["image", "marked", "pixels"]]
+    for shot, label in enumerate(stored.labels):
+        inside = int((label != 255).sum())
+        marked = int((label == 1).sum())
+        rows.append([str(shot + 1), f"{100 * marked / max(1, inside):.1f} %", f"{marked:,}"])
+    tile = "" if stored.tile is None else f", cut in windows of {stored.tile} pixels"
+    print(f"{stored.name}: {len(stored.labels)} labelled, {stored.images.shape[-1]} pixels a side{tile}")
+    options.print_table(rows)
+    if picture is not None:
+        options.refuse_to_replace(picture, allowed=False)
+        from cyctr.imaging import write_image
+        from cyctr.inference.support import pictured
+
+        write_image(picture, pictured(stored))
+        print(picture)

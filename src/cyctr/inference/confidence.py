@@ -1,0 +1,5 @@
+"""interim"""
+
+
+def confidence(probability):
+    return float(probability.max())

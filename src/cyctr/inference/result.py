@@ -1,0 +1,106 @@
+"""What a segmenter answers: masks at the size of the image they belong to, ready to be saved, shown and counted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from cyctr.errors import DataError
+from cyctr.imaging import write_image, write_mask, write_values
+from cyctr.inference.cleaning import components
+from cyctr.visual.draw import COLOURS, Pixels, overlay, overlays
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """Where one class is in one image.
+
+    Attributes:
+        probability: (H, W) float32, of being of the class.
+        mask: (H, W) bool, cleaned as was asked for.
+        confidence: 0 to 1, that the class is in the image at all; below 0.5 it probably is not.
+        image: (H, W, 3) RGB.
+    """
+
+    probability: NDArray[np.float32]
+    mask: NDArray[np.bool_]
+    confidence: float
+    image: Pixels
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """(height, width)."""
+        return self.mask.shape[0], self.mask.shape[1]
+
+    @property
+    def present(self) -> bool:
+        """Whether the class is probably in the image."""
+        return self.confidence >= 0.5
+
+    @cached_property
+    def instances(self) -> NDArray[np.int32]:
+        """(H, W): 0 outside the mask, 1, 2, ... in its connected parts, the largest first."""
+        return components(self.mask)
+
+    def save(self, path: str | Path) -> None:
+        """Writes the mask as a PNG of 0 and 255; a file that is there is replaced."""
+        write_mask(Path(path), self.mask)
+
+    def overlay(self) -> Image.Image:
+        """The image with the mask in full colour, framed, and the rest pale."""
+        return Image.fromarray(overlay(self.image, self.mask))
+
+
+@dataclass(frozen=True, eq=False)
+class ImageResult:
+    """Where several classes are in one image.
+
+    Attributes:
+        source: what was given: a path, or the pixels.
+        place: its number among those given, from 0.
+        classes: by name, in the order of the supports; their masks may overlap.
+    """
+
+    source: Any
+    place: int
+    classes: Mapping[str, Segmentation]
+
+    @property
+    def image(self) -> Pixels:
+        """(H, W, 3) RGB."""
+        return next(iter(self.classes.values())).image
+
+    @cached_property
+    def labels(self) -> NDArray[np.uint8]:
+        """(H, W): 0 where no class is, else the number of the likeliest, counted from 1 in the order of `classes`."""
+        if len(self.classes) > 254:
+            raise DataError(f"{len(self.classes)} classes do not fit one label per pixel; expected at most 254")
+        best = np.zeros(next(iter(self.classes.values())).size, np.float32)
+        found = np.zeros(best.shape, np.uint8)
+        for number, one in enumerate(self.classes.values(), 1):
+            wins = one.mask & (one.probability > best)
+            found[wins] = number
+            best[wins] = one.probability[wins]
+        return found
+
+    @cached_property
+    def disjoint(self) -> dict[str, NDArray[np.bool_]]:
+        """By name, (H, W) bool: the masks without the places where another class is likelier."""
+        return {name: self.labels == number for number, name in enumerate(self.classes, 1)}
+
+    def save(self, path: str | Path) -> None:
+        """Writes `labels` as a PNG in the colours of VOC; a file that is there is replaced."""
+        write_values(Path(path), self.labels)
+
+    def overlay(self) -> Image.Image:
+        """The image with each class framed in a colour of its own, and the rest pale."""
+        return Image.fromarray(overlays(self.image, list(self.disjoint.values()), COLOURS))
+
+    def save_overlay(self, path: str | Path) -> None:
+        """Writes `overlay()`; a file that is there is replaced."""
+        write_image(Path(path), np.asarray(self.overlay()))

@@ -1,0 +1,384 @@
+"""Support images and masks, then any number of queries -> masks. The public API."""
+
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from cyctr import pretrained
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint
+from cyctr.config import InputConfig
+from cyctr.data.transforms import fit_image, fit_label, planes, restore
+from cyctr.devices import choose_device
+from cyctr.errors import ConfigError, DataError
+from cyctr.inference.cleaning import clean
+from cyctr.inference.confidence import confidence
+from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
+from cyctr.inference.result import ImageResult, Segmentation
+from cyctr.inference.support import EncodedSupport, read_support
+from cyctr.inference.tiles import Canvas, Window, around, windows
+from cyctr.model import CyCTR
+from cyctr.weights import CATALOGUE, cache
+
+Pixels = NDArray[np.uint8]
+T = TypeVar("T")
+Complain = Callable[[int, DataError], None]
+_BATCH = {"cuda": 16, "cpu": 2}
+_READERS = 4
+
+
+class Settings(TypedDict, total=False):
+    """How images are segmented; all may be left out."""
+
+    threshold: float
+    tile: int | None
+    overlap: float
+    flip: bool
+    scales: Sequence[float]
+    smallest: int
+    fill_holes: bool
+    votes: float
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Checked settings.
+
+    Attributes:
+        threshold: a pixel is of the class above this probability.
+        tile: side in pixels of the windows a large image is cut into; none looks at the whole image at once.
+        overlap: share of its side that a window has in common with the next.
+        flip: also look at the mirror image, and take the mean.
+        scales: of the network's input size, to take the mean of.
+        smallest: pixels of the smallest region that stays.
+        fill_holes: what a region encloses belongs to it.
+        votes: weight of plain matching beside the network, 0 to 1.
+    """
+
+    threshold: float = 0.5
+    tile: int | None = None
+    overlap: float = 0.25
+    flip: bool = False
+    scales: Sequence[float] = (1.0,)
+    smallest: int = 0
+    fill_holes: bool = False
+    votes: float = 2 / 3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold < 1:
+            raise ConfigError(f"threshold is {self.threshold}; expected a probability between 0 and 1")
+        check_tile(self.tile)
+        if not 0 <= self.overlap <= 0.9:
+            raise ConfigError(f"overlap is {self.overlap}; expected a share of the tile from 0 to 0.9")
+        if not self.scales or not all(0.25 <= scale <= 4 for scale in self.scales):
+            raise ConfigError(f"scales are {tuple(self.scales)}; expected some from 0.25 to 4, such as (0.75, 1, 1.25)")
+        if not 0 <= self.votes <= 1:
+            raise ConfigError(f"votes is {self.votes}; expected a weight from 0 (the network alone) to 1 (matching alone)")
+        if self.smallest < 0:
+            raise ConfigError(f"smallest is {self.smallest}; expected a number of pixels, 0 for all")
+
+    def views(self, size: tuple[int, int]) -> Iterator["_View"]:
+        """What is looked at of an image."""
+        for scale in self.scales:
+            for window in windows(size, self.tile, self.overlap):
+                for mirrored in (False, True) if self.flip else (False,):
+                    yield _View(window, scale, mirrored)
+
+
+class _View(NamedTuple):
+    window: Window
+    scale: float
+    mirrored: bool
+
+
+class Segmenter:
+    """Finds in images what a few labelled ones show. It keeps nothing between calls: threads may share it."""
+
+    def __init__(
+        self, model: CyCTR, size: int = 473, device: str | torch.device = "auto", precision: str = "auto", name: str = "network"
+    ) -> None:
+        """Prepares a network for inference; it cannot be trained any more.
+
+        Args:
+            model: a trained network.
+            size: height and width of what it sees; best what it was trained on.
+            device: "auto" takes a GPU where there is one.
+            precision: "auto" is bfloat16 on a GPU and float32 elsewhere; or "float32", "bfloat16".
+            name: of the network, for messages.
+        """
+        if precision not in ("auto", "float32", "bfloat16"):
+            raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+        self.device = device if isinstance(device, torch.device) else choose_device(device)
+        self.half = self.device.type == "cuda" if precision == "auto" else precision == "bfloat16"
+        self.name, self.input = name, InputConfig(size)
+        self.digest = _digest(model)
+        self.model = model.accelerate().to(self.device)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str | Path | None = None,
+        *,
+        device: str | torch.device = "auto",
+        precision: str = "auto",
+        size: int | None = None,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> "Segmenter":
+        """One of the networks that come with the package, or a checkpoint. Its backbone is fetched where it is not here yet.
+
+        Args:
+            name: "lite0" (the default, light) or "resnet50", or the path of a checkpoint.
+            device: "auto" takes a GPU where there is one.
+            precision: "auto" is bfloat16 on a GPU and float32 elsewhere.
+            size: of what the network sees; by default what it was trained on.
+            progress: told the bytes that have arrived, of how many, while a backbone is fetched.
+        """
+        path = pretrained.find(pretrained.DEFAULT if name is None else str(name))
+        device = device if isinstance(device, torch.device) else choose_device(device)
+        config, _ = describe_checkpoint(path)
+        if (weights := config.model.backbone.weights) in CATALOGUE:
+            entry = CATALOGUE[weights]
+            cache.get(entry, lambda done: progress(done, entry.size) if progress else None)
+        model, _ = load_checkpoint(path)
+        return cls(model, size or config.training.augmentation.size, device, precision, path.stem)
+
+    def encode_support(
+        self,
+        images: ImageLike | Sequence[ImageLike],
+        masks: MaskLike | Sequence[MaskLike],
+        *,
+        name: str = "object",
+        class_id: int | None = None,
+        tile: int | None = None,
+    ) -> EncodedSupport:
+        """Learns a class from labelled images, in one pass and without training.
+
+        Args:
+            images: K of them, or one: paths, PIL images, arrays or tensors, of any size.
+            masks: one for each: the same kinds of things, or `Polygons`, or a `Box`.
+            name: of the class.
+            class_id: the value of the class in masks that hold several.
+            tile: cut a window of so many pixels around the object from each: for queries that are looked at in such tiles.
+        """
+        check_tile(tile)
+        images, masks = _listed(images), _listed(masks)
+        if not images or len(images) != len(masks):
+            raise DataError(f"{len(images)} images and {len(masks)} masks; expected one mask for each of one or more images")
+        fitted = [self._shot(*pair, place, class_id, tile) for place, pair in enumerate(zip(images, masks, strict=True))]
+        return self._encoded(name, torch.stack([one for one, _ in fitted]), torch.stack([one for _, one in fitted]), tile)
+
+    def load_support(self, path: str | Path) -> EncodedSupport:
+        """The support of a file that `EncodedSupport.save` wrote, encoded for this network."""
+        stored = read_support(path)
+        size = self.input.size
+        if stored.images.shape[-1] != size:
+            raise DataError(
+                f"{path}: was made for inputs of {stored.images.shape[-1]} pixels, this network takes {size}; "
+                "save it again from the images"
+            )
+        return self._encoded(stored.name, stored.images, stored.labels, stored.tile)
+
+    def segment(self, image: ImageLike, support: EncodedSupport, **settings: Unpack[Settings]) -> Segmentation:
+        """Where the class of a support is in an image; settings as in `segment_many`."""
+        (result,) = self.segment_many([image], {support.name: support}, **settings)
+        return result.classes[support.name]
+
+    def segment_many(
+        self,
+        images: Iterable[ImageLike],
+        supports: Mapping[str, EncodedSupport] | EncodedSupport,
+        *,
+        batch: int | None = None,
+        complain: Complain | None = None,
+        **settings: Unpack[Settings],
+    ) -> Iterator[ImageResult]:
+        """Where each class is in each image, in the order of the images; each is encoded once for all classes.
+
+        Args:
+            images: as many as there are; they are read ahead a little, and forgotten when their result is given.
+            supports: by the name of the class; or one alone.
+            batch: how many are looked at together; by default as suits the device.
+            complain: told the number and the problem of an image that cannot be read, which is then left out.
+            **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
+                pixels), fill_holes (False), votes (2/3; of plain matching): see docs/segmenter.md.
+
+        Yields:
+            a result at the image's own size.
+        """
+        plan = _Plan(**settings)
+        own = {supports.name: supports} if isinstance(supports, EncodedSupport) else dict(supports)
+        if not own:
+            raise ConfigError("supports hold no class; expected at least one: encode_support makes it")
+        for support in own.values():
+            self.check_support(support)
+        if batch is not None and batch < 1:
+            raise ConfigError(f"batch is {batch}; expected at least 1")
+        ready = {name: support.to(self.device) for name, support in own.items()}
+        return self._run(images, ready, plan, batch or _BATCH[self.device.type], complain)
+
+    def _run(
+        self,
+        images: Iterable[ImageLike],
+        supports: Mapping[str, EncodedSupport],
+        plan: _Plan,
+        batch: int,
+        complain: Complain | None,
+    ) -> Iterator[ImageResult]:
+        with ThreadPoolExecutor(_READERS) as readers:
+            ahead = _read_ahead(readers, images, 2 * batch, complain)
+            for chunk in _batched(ahead, batch):
+                maps = self._maps([pixels for _, _, pixels in chunk], supports, plan, batch)
+                for (place, source, pixels), probabilities in zip(chunk, maps, strict=True):
+                    found = {
+                        name: _finished(pixels, probability, plan)
+                        for name, probability in zip(supports, probabilities, strict=True)
+                    }
+                    yield ImageResult(source, place, found)
+
+    @torch.inference_mode()
+    def _maps(
+        self, images: Sequence[Pixels], supports: Mapping[str, EncodedSupport], plan: _Plan, batch: int
+    ) -> list[list[NDArray[np.float32]]]:
+        """For each image and each class, (H, W) probability."""
+        sizes = [(image.shape[0], image.shape[1]) for image in images]
+        canvases = [[Canvas(size, self.device) for _ in supports] for size in sizes]
+        views = sorted(((place, view) for place, size in enumerate(sizes) for view in plan.views(size)), key=_input_scale)
+        for group in _batched(views, batch):
+            for part in _of_one_scale(group):
+                config = InputConfig(_scaled(self.input.size, part[0][1].scale))
+                inputs = torch.stack([_seen(images[place], view, config) for place, view in part]).to(self.device)
+                for number, of_class in enumerate(self._probabilities(inputs, supports, plan.votes)):  # (B, S, S) each
+                    for (place, view), one in zip(part, of_class, strict=True):
+                        window = view.window
+                        back = restore(one[None], (window.height, window.width), config)[0]
+                        canvases[place][number].add(window, back.flip(-1) if view.mirrored else back)
+        return [[canvas.mean().cpu().numpy() for canvas in of_image] for of_image in canvases]
+
+    def _probabilities(self, inputs: Tensor, supports: Mapping[str, EncodedSupport], votes: float) -> Iterator[Tensor]:
+        """For each class, (B, S, S): the mean of what the network says and of what the support's tokens say by themselves."""
+        size = (inputs.shape[-2], inputs.shape[-1])
+        with self.precision():
+            query = self.model.encode_query(inputs)
+        for support in supports.values():
+            with self.precision():
+                prediction = self.model.answer(query, support.encoded)
+            if prediction.votes is None or not votes:
+                yield prediction.probability
+            else:
+                plain = self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
+                yield torch.lerp(prediction.probability, plain, votes)
+
+    def _shot(
+        self, image: ImageLike, mask: MaskLike, place: int, class_id: int | None, tile: int | None
+    ) -> tuple[Tensor, Tensor]:
+        """One image and its label as the network sees them."""
+        pixels = to_image(image, f"images[{place}]")
+        label = to_label(mask, (pixels.shape[0], pixels.shape[1]), class_id, f"masks[{place}]")
+        window = around(label, tile)
+        rows, columns = window.slices
+        part = torch.from_numpy(np.ascontiguousarray(label[rows, columns]))
+        return fit_image(planes(pixels[rows, columns]), self.input), fit_label(part, self.input)
+
+    @torch.inference_mode()
+    def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None) -> EncodedSupport:
+        with self.precision():
+            encoded = self.model.encode_support(images[None].to(self.device), labels[None].to(self.device))
+        return EncodedSupport(name, images, labels, encoded, self.digest, tile)
+
+    def precision(self) -> AbstractContextManager[object]:
+        """The context in which the network computes."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
+
+    def check_support(self, support: EncodedSupport) -> None:
+        """Raises DataError for what this segmenter did not encode."""
+        if not isinstance(support, EncodedSupport):
+            raise DataError(f"a support is {type(support).__name__}; expected what encode_support gives")
+        if support.model != self.digest:
+            raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it anew")
+
+
+def check_tile(tile: int | None) -> None:
+    """Raises ConfigError for a tile that is too small to show anything."""
+    if tile is not None and tile < 64:
+        raise ConfigError(f"tile is {tile}; expected at least 64 pixels, or none for whole images")
+
+
+def _listed(values: Any) -> list[Any]:
+    return list(values) if isinstance(values, list | tuple) else [values]
+
+
+def _read_ahead(
+    readers: ThreadPoolExecutor, images: Iterable[ImageLike], count: int, complain: Complain | None
+) -> Iterator[tuple[int, ImageLike, Pixels]]:
+    """Each image that can be read with its number, in order, a few of them read before they are asked for."""
+    source = enumerate(images)
+    waiting: deque[tuple[int, ImageLike, Future[Pixels]]] = deque()
+    try:
+        while True:
+            for place, image in islice(source, count - len(waiting)):
+                waiting.append((place, image, readers.submit(to_image, image, f"images[{place}]")))
+            if not waiting:
+                return
+            place, image, future = waiting.popleft()
+            try:
+                yield place, image, future.result()
+            except DataError as error:
+                if complain is None:
+                    raise
+                complain(place, error)
+    finally:
+        for _, _, future in waiting:
+            future.cancel()
+
+
+def _batched(items: Iterable[T], count: int) -> Iterator[list[T]]:
+    """Lists of `count` items, the last one shorter."""
+    rest = iter(items)
+    while part := list(islice(rest, count)):
+        yield part
+
+
+def _input_scale(view: tuple[int, _View]) -> float:
+    return view[1].scale
+
+
+def _of_one_scale(group: Sequence[tuple[int, _View]]) -> Iterator[list[tuple[int, _View]]]:
+    """A group, which is sorted by scale, in parts of one scale each."""
+    for scale in dict.fromkeys(view.scale for _, view in group):
+        yield [one for one in group if one[1].scale == scale]
+
+
+def _scaled(size: int, scale: float) -> int:
+    """An input size near a multiple of the network's, of 8 n + 1 pixels as its own."""
+    return size if scale == 1 else 8 * max(8, round(size * scale / 8)) + 1
+
+
+def _seen(image: Pixels, view: _View, config: InputConfig) -> Tensor:
+    """(3, S, S) uint8 of a view."""
+    rows, columns = view.window.slices
+    part = planes(image[rows, columns])
+    return fit_image(part.flip(-1) if view.mirrored else part, config)
+
+
+def _finished(image: Pixels, probability: NDArray[np.float32], plan: _Plan) -> Segmentation:
+    mask = clean(probability > plan.threshold, plan.smallest, plan.fill_holes)
+    return Segmentation(probability, mask, confidence(probability), image)
+
+
+def _digest(model: CyCTR) -> str:
+    """A checksum by which a support knows its network."""
+    total = hashlib.sha256(repr(model.config).encode())
+    for name, value in sorted(model.state_dict().items()):
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
+    return total.hexdigest()[:16]

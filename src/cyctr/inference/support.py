@@ -1,0 +1,150 @@
+"""A few labelled images of one class, encoded: a value that is reused, pickled, shared by threads, and kept as one file."""
+
+import hashlib
+import io
+import json
+import zipfile
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from cyctr.data.transforms import planes
+from cyctr.errors import DataError
+from cyctr.storage import write_atomically
+from cyctr.types import Support
+from cyctr.visual.contact import tile
+from cyctr.visual.draw import Pixels, to_pixels
+
+_FORMAT, _ABOUT = "cyctr-support-1", "about.json"
+_MOST = 1000  # images in a file
+_LARGEST = 64 * 2**20  # bytes of one of them, unpacked
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSupport:
+    """What a segmenter knows of a class.
+
+    Attributes:
+        name: of the class.
+        images: (K, 3, S, S) uint8, as the network saw them.
+        labels: (K, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
+        encoded: what the network made of them.
+        model: a checksum of the network, to tell it from others.
+        tile: pixels of the side of the windows they were cut from; none where they are whole images.
+    """
+
+    name: str
+    images: Tensor
+    labels: Tensor
+    encoded: Support
+    model: str
+    tile: int | None = None
+
+    @property
+    def shots(self) -> int:
+        """K, how many images there are."""
+        return len(self.images)
+
+    @property
+    def digest(self) -> str:
+        """A checksum of the images and labels."""
+        return hashlib.sha256(self.images.numpy().tobytes() + self.labels.numpy().tobytes()).hexdigest()[:16]
+
+    def to(self, device: torch.device) -> "EncodedSupport":
+        """The same on a device; itself where it is there already."""
+        if self.encoded.tokens.device == device:
+            return self
+        return replace(self, encoded=_moved(self.encoded, device))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "encoded": _moved(self.encoded, torch.device("cpu"))}  # opens where there is no GPU
+
+    def save(self, path: str | Path) -> None:
+        """Writes the images and labels, which any network can encode again, as one file; what is there is replaced."""
+        about = {"format": _FORMAT, "name": self.name, "shots": self.shots, "tile": self.tile}
+        buffer = io.BytesIO()
+        with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
+            archive.writestr(_entry(_ABOUT), json.dumps(about))
+            for shot in range(self.shots):
+                image = self.images[shot].permute(1, 2, 0).contiguous().numpy()
+                archive.writestr(_entry(f"{shot}.png"), _png(Image.fromarray(image)))
+                archive.writestr(_entry(f"{shot}-label.png"), _png(Image.fromarray(self.labels[shot].numpy())))
+        try:
+            write_atomically(Path(path), buffer.getvalue())
+        except OSError as error:
+            raise DataError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+
+
+@dataclass(frozen=True, eq=False)
+class StoredSupport:
+    """What a file of `EncodedSupport.save` holds; attributes as there."""
+
+    name: str
+    images: Tensor
+    labels: Tensor
+    tile: int | None
+
+
+def read_support(path: str | Path) -> StoredSupport:
+    """The content of a support's file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            about = json.loads(_content(archive, _ABOUT))
+            if about.get("format") != _FORMAT:
+                raise DataError(f"{path}: has format {about.get('format')!r}, expected {_FORMAT!r}; save the support again")
+            shots, window = int(about["shots"]), about["tile"]
+            if not 1 <= shots <= _MOST:
+                raise DataError(f"{path}: holds {shots} images, expected 1 to {_MOST}; save the support again")
+            images = [_opened(archive, f"{shot}.png", "RGB") for shot in range(shots)]
+            labels = [_opened(archive, f"{shot}-label.png", "L") for shot in range(shots)]
+            whole = torch.stack([planes(image) for image in images])
+            marked = torch.stack([torch.from_numpy(label) for label in labels])
+            return StoredSupport(str(about["name"]), whole, marked, None if window is None else int(window))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; expected a support that `cyctr support save` wrote") from error
+    except DataError:
+        raise
+    except Exception as error:  # a damaged archive is met with whatever its parts trip over
+        raise DataError(f"{path}: is no support of ours, or damaged ({type(error).__name__}); save it again") from error
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    return zipfile.ZipInfo(name)  # of a fixed date: the same support gives the same bytes
+
+
+def _content(archive: zipfile.ZipFile, name: str) -> bytes:
+    if archive.getinfo(name).file_size > _LARGEST:
+        raise DataError(f"{archive.filename}: {name} is too large; save the support again")
+    return archive.read(name)
+
+
+def _opened(archive: zipfile.ZipFile, name: str, mode: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    with Image.open(io.BytesIO(_content(archive, name)), formats=["PNG"]) as image:
+        if image.mode != mode:
+            raise DataError(f"{archive.filename}: {name} is {image.mode}, expected {mode}; save the support again")
+        return np.array(image)
+
+
+def _png(image: Image.Image) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
+
+
+def _moved(support: Support, device: torch.device) -> Support:
+    values = {item.name: getattr(support, item.name) for item in fields(support)}
+    moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
+    return Support(**{**values, **moved, "voters": tuple(value.to(device) for value in support.voters)})
+
+
+def pictured(stored: StoredSupport, side: int = 240) -> Pixels:
+    """The labelled images side by side, each with what is marked."""
+    tiles = [
+        tile(to_pixels(image), (label == 1).numpy(), side) for image, label in zip(stored.images, stored.labels, strict=True)
+    ]
+    return np.concatenate(tiles, 1)

@@ -1,0 +1,96 @@
+"""Which parts of an image are looked at, and how what is seen there becomes one map without seams."""
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Size = tuple[int, int]
+
+
+class Window(NamedTuple):
+    """A part of an image, in its pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    @property
+    def slices(self) -> tuple[slice, slice]:
+        """Rows and columns of it."""
+        return slice(self.top, self.top + self.height), slice(self.left, self.left + self.width)
+
+
+def windows(size: Size, side: int | None, overlap: float) -> list[Window]:
+    """Squares of `side` pixels that cover an image evenly, neighbours sharing at least `overlap` of their side.
+
+    Args:
+        size: height and width of the image.
+        side: of a window; the whole image is one where it is None, or where nothing is larger than a window.
+        overlap: at least 0, less than 1.
+    """
+    if side is None or max(size) <= side:
+        return [Window(0, 0, *size)]
+    rows, columns = (_starts(length, min(side, length), overlap) for length in size)
+    return [Window(top, left, min(side, size[0]), min(side, size[1])) for top in rows for left in columns]
+
+
+def _starts(length: int, side: int, overlap: float) -> list[int]:
+    """Where windows of a side begin along a length, the first at 0, the last ending with it."""
+    step = max(1, int(side * (1 - overlap)))
+    count = 1 + -(-(length - side) // step)
+    return [round(i * (length - side) / max(1, count - 1)) for i in range(count)]
+
+
+def around(label: NDArray[np.uint8], side: int | None) -> Window:
+    """The window of a side that holds most of what a label marks, in its middle as far as the image allows.
+
+    Args:
+        label: (H, W) 1 where the object is.
+        side: the whole image where it is None, or where the image is no larger.
+    """
+    size = (label.shape[0], label.shape[1])
+    if side is None or max(size) <= side:
+        return Window(0, 0, *size)
+    top, left = (_best(np.count_nonzero(label == 1, axis=1 - axis), min(side, size[axis])) for axis in (0, 1))
+    return Window(top, left, min(side, size[0]), min(side, size[1]))
+
+
+def _best(marked: NDArray[np.int64], side: int) -> int:
+    """The start of the stretch that holds most; of equal ones the middle."""
+    total = np.concatenate([[0], np.cumsum(marked)])
+    held = total[side:] - total[:-side]  # from each start
+    best = np.flatnonzero(held == held.max())
+    return int(best[len(best) // 2])
+
+
+class Canvas:
+    """The weighted mean of maps laid over an image; a window counts less towards its border, so that no seam shows."""
+
+    def __init__(self, size: Size, device: torch.device) -> None:
+        self._size = size
+        self._total = torch.zeros(size, device=device)
+        self._weight = torch.zeros(size, device=device)
+
+    def add(self, window: Window, values: Tensor) -> None:
+        """Lays (height, width) values over a window."""
+        if window == Window(0, 0, *self._size):
+            self._total += values
+            self._weight += 1
+            return
+        rows, columns = (_ramp(length, values.device) for length in values.shape)
+        weight = rows[:, None] * columns
+        self._total[window.slices] += weight * values
+        self._weight[window.slices] += weight
+
+    def mean(self) -> Tensor:
+        """(H, W); every pixel must have been covered."""
+        return self._total / self._weight
+
+
+def _ramp(length: int, device: torch.device) -> Tensor:
+    """(length,) above 0, largest in the middle."""
+    return torch.hann_window(length + 2, periodic=False, device=device)[1:-1] + 1e-3

@@ -1,0 +1,253 @@
+"""The Segmenter: whatever is given, masks at each image's own size, the same however they are asked for."""
+
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import count
+
+import numpy as np
+import pytest
+import torch
+from conftest import CONFIG, scene
+from making import tiny
+from PIL import Image
+
+from cyctr.data.transforms import fit_image, planes, restore
+from cyctr.errors import CheckpointError, ConfigError, DataError
+from cyctr.inference import Box, Polygons, Segmenter
+
+SIZES = ((40, 50), (90, 30), (65, 65), (31, 200))
+
+
+@pytest.fixture
+def images():
+    return [scene(size, seed)[0] for seed, size in enumerate(SIZES)]
+
+
+def test_results_have_each_images_own_size_and_come_in_order(segmenter, disc, images):
+    results = list(segmenter.segment_many(images, disc))
+    assert [result.place for result in results] == [0, 1, 2, 3]
+    for result, image in zip(results, images, strict=True):
+        found = result.classes["disc"]
+        assert found.size == image.shape[:2] == found.mask.shape == found.probability.shape
+        assert found.probability.dtype == np.float32 and 0 <= found.probability.min() <= found.probability.max() <= 1
+        assert np.array_equal(found.mask, found.probability > 0.5)
+        assert 0 <= found.confidence <= 1
+        assert result.image is found.image and np.array_equal(found.image, image)
+
+
+def test_without_votes_the_answer_is_the_networks_own(segmenter, disc, images):
+    for image in images:
+        inputs = fit_image(planes(image), segmenter.input)[None]
+        with torch.inference_mode():
+            expected = restore(segmenter.model.segment(inputs, disc.encoded).probability, image.shape[:2], segmenter.input)[0]
+        found = segmenter.segment(image, disc, votes=0).probability
+        np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
+
+
+def test_votes_are_a_weighted_mean_with_plain_matching(segmenter, disc, images):
+    none, half, all_ = (segmenter.segment(images[0], disc, votes=weight).probability for weight in (0, 0.5, 1))
+    np.testing.assert_allclose(half, (none + all_) / 2, atol=1e-5)
+    assert np.abs(none - all_).max() > 0.01
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+def test_the_batch_changes_nothing(segmenter, disc, images, batch):
+    expected = [segmenter.segment(image, disc).probability for image in images]
+    for result, one in zip(segmenter.segment_many(images, disc, batch=batch), expected, strict=True):
+        np.testing.assert_allclose(result.classes["disc"].probability, one, atol=1e-5)
+
+
+def test_several_classes_are_found_as_each_alone_and_the_backbone_sees_an_image_once(segmenter, disc, images, monkeypatch):
+    other = segmenter.encode_support(*scene((70, 70), 9), name="other")
+    alone = {name: segmenter.segment(images[0], one).probability for name, one in (("a", disc), ("b", other))}
+    seen = []
+    monkeypatch.setattr(segmenter.model.backbone, "forward", lambda x, real=segmenter.model.backbone.forward: (seen.append(len(x)), real(x))[1])
+    (result,) = segmenter.segment_many(images[:1], {"a": disc, "b": other})
+    assert seen == [1]
+    assert list(result.classes) == ["a", "b"]
+    for name, found in result.classes.items():
+        np.testing.assert_allclose(found.probability, alone[name], atol=1e-5)
+
+
+def test_one_label_per_pixel_is_that_of_the_likeliest_class_above_the_threshold(segmenter, disc, images):
+    other = segmenter.encode_support(*scene((70, 70), 9), name="other")
+    (result,) = segmenter.segment_many(images[:1], {"a": disc, "b": other}, threshold=0.4)
+    stacked = np.stack([one.probability for one in result.classes.values()])
+    expected = np.where(stacked.max(0) > 0.4, stacked.argmax(0) + 1, 0)
+    assert np.array_equal(result.labels, expected)
+    assert np.array_equal(result.disjoint["a"], expected == 1)
+
+
+def test_with_flip_the_answer_to_a_mirror_image_is_the_mirrored_answer(segmenter, disc, images):
+    for image in images[:2]:
+        straight = segmenter.segment(image, disc, flip=True).probability
+        mirrored = segmenter.segment(image[:, ::-1], disc, flip=True).probability
+        np.testing.assert_allclose(mirrored[:, ::-1], straight, atol=1e-4)
+
+
+def test_several_scales_are_averaged(segmenter, disc, images):
+    one, other = (segmenter.segment(images[2], disc, scales=(scale,)).probability for scale in (1.0, 1.5))
+    both = segmenter.segment(images[2], disc, scales=(1.0, 1.5)).probability
+    np.testing.assert_allclose(both, (one + other) / 2, atol=1e-5)
+    assert np.abs(one - other).max() > 1e-4
+
+
+def test_a_tile_as_large_as_the_image_is_the_image(segmenter, disc, images):
+    whole, tiled = (segmenter.segment(images[3], disc, tile=tile).probability for tile in (None, 200))
+    assert np.array_equal(whole, tiled)
+
+
+def test_tiles_leave_no_seams(segmenter, disc):
+    image, _ = scene((300, 260), 3)
+    smooth = np.asarray(Image.fromarray(image).resize((26, 30)).resize((260, 300)))
+    found = segmenter.segment(smooth, disc, tile=128, overlap=0.5).probability
+    assert np.isfinite(found).all()
+    steps = max(np.abs(np.diff(found, axis=axis)).max() for axis in (0, 1))
+    assert steps < 0.15  # between neighbours, nowhere a jump
+
+
+def test_a_support_is_cut_around_its_object_where_queries_are_looked_at_in_tiles(segmenter):
+    image, mask = np.zeros((400, 500, 3), np.uint8), np.zeros((400, 500), bool)
+    mask[300:340, 400:450] = True
+    image[mask] = 255
+    cut = segmenter.encode_support(image, mask, tile=100)
+    share = float((cut.labels == 1).sum() / (cut.labels != 255).sum())
+    assert share == pytest.approx(mask.sum() / 100**2, rel=0.1)
+    assert cut.tile == 100
+
+
+def test_one_segmenter_serves_many_threads(segmenter, disc, images):
+    expected = [segmenter.segment(image, disc).probability for image in images]
+    with ThreadPoolExecutor(4) as threads:
+        found = list(threads.map(lambda i: segmenter.segment(images[i % 4], disc).probability, range(16)))
+    for i, one in enumerate(found):
+        np.testing.assert_allclose(one, expected[i % 4], atol=1e-5)
+
+
+def test_a_support_survives_pickling_and_a_file(segmenter, disc, images, tmp_path):
+    expected = segmenter.segment(images[0], disc).probability
+    for again in (pickle.loads(pickle.dumps(disc)), saved(segmenter, disc, tmp_path / "disc.cyctr")):
+        assert again.name == "disc" and again.shots == 1 and again.digest == disc.digest
+        assert np.array_equal(segmenter.segment(images[0], again).probability, expected)
+    first = (tmp_path / "disc.cyctr").read_bytes()
+    disc.save(tmp_path / "disc.cyctr")
+    assert (tmp_path / "disc.cyctr").read_bytes() == first
+
+
+def saved(segmenter, support, path):
+    support.save(path)
+    return segmenter.load_support(path)
+
+
+@pytest.mark.parametrize("damage", ["cut", "other", "empty", "missing"])
+def test_a_damaged_support_is_one_clear_line(segmenter, disc, tmp_path, damage):
+    path = tmp_path / "disc.cyctr"
+    if damage != "missing":
+        disc.save(path)
+        content = path.read_bytes()
+        path.write_bytes({"cut": content[: len(content) // 2], "other": b"text", "empty": b""}[damage])
+    with pytest.raises(DataError, match=r"disc\.cyctr: .*; (save it again|expected a support)"):
+        segmenter.load_support(path)
+
+
+def test_the_order_of_shots_does_not_matter_much_and_sizes_may_differ(segmenter, images):
+    shots = [scene(size, seed) for seed, size in enumerate(SIZES[:3])]
+    support = segmenter.encode_support([image for image, _ in shots], [mask for _, mask in shots])
+    assert support.shots == 3
+    assert segmenter.segment(images[3], support).mask.shape == SIZES[3]
+
+
+def test_a_box_and_an_outline_say_as_much_as_their_mask(segmenter, images):
+    mask = np.zeros((40, 50), bool)
+    mask[10:30, 5:25] = True
+    expected = segmenter.encode_support(images[0], mask).labels
+    box = segmenter.encode_support(images[0], Box(5, 10, 25, 30))
+    assert torch.equal(box.labels, expected)
+    outline = segmenter.encode_support(images[0], Polygons((((5, 10), (24, 10), (24, 29), (5, 29)),)))
+    assert (outline.labels == expected).float().mean() > 0.97
+
+
+def test_kinds_of_images_give_the_same_answer(segmenter, disc, images, tmp_path):
+    Image.fromarray(images[0]).save(tmp_path / "a.png")
+    tensor = planes(images[0])
+    kinds = (tmp_path / "a.png", str(tmp_path / "a.png"), Image.fromarray(images[0]), images[0], tensor, tensor / 255)
+    answers = [segmenter.segment(kind, disc).probability for kind in kinds]
+    assert all(np.array_equal(answers[0], one) for one in answers[1:])
+
+
+def test_images_are_read_a_little_ahead_not_all_at_once(segmenter, disc, images):
+    asked = count()
+
+    def endless():
+        while True:
+            next(asked)
+            yield images[0]
+
+    results = segmenter.segment_many(endless(), disc, batch=2)
+    for _ in range(3):
+        next(results)
+    results.close()
+    assert next(asked) <= 12
+
+
+def test_an_image_that_cannot_be_read_stops_all_or_is_complained_of(segmenter, disc, images, tmp_path):
+    (tmp_path / "empty.jpg").touch()
+    given = [images[0], tmp_path / "empty.jpg", images[1]]
+    with pytest.raises(DataError, match="0 bytes"):
+        list(segmenter.segment_many(given, disc))
+    problems = []
+    results = list(segmenter.segment_many(given, disc, complain=lambda place, error: problems.append((place, str(error)))))
+    assert [result.place for result in results] == [0, 2]
+    assert problems[0][0] == 1 and "0 bytes" in problems[0][1] and len(problems) == 1
+
+
+def test_a_support_of_another_network_is_refused(segmenter, disc):
+    other = Segmenter(tiny(replace(CONFIG, dim=64)), size=65, device="cpu")
+    with pytest.raises(DataError, match="another network"):
+        other.segment(np.zeros((40, 40, 3), np.uint8), disc)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"threshold": 0}, "threshold is 0"),
+        ({"tile": 10}, "tile is 10; expected at least 64"),
+        ({"overlap": 1}, "overlap is 1"),
+        ({"scales": ()}, "scales are"),
+        ({"scales": (9,)}, "scales are"),
+        ({"smallest": -1}, "smallest is -1"),
+        ({"votes": 2}, "votes is 2"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(segmenter, disc, images, settings, words):
+    with pytest.raises(ConfigError, match=words):
+        segmenter.segment(images[0], disc, **settings)
+
+
+def test_supports_that_make_no_sense_are_refused(segmenter, images):
+    with pytest.raises(DataError, match="2 images and 1 masks"):
+        segmenter.encode_support(images[:2], [np.ones(SIZES[0], bool)])
+    with pytest.raises(DataError, match=r"masks\[0\].*marks nothing"):
+        segmenter.encode_support(images[0], np.zeros(SIZES[0], bool))
+    with pytest.raises(ConfigError, match="no class"):
+        segmenter.segment_many(images, {})
+    with pytest.raises(CheckpointError, match="expected lite0 or resnet50"):
+        Segmenter.from_pretrained("nonsense")
+
+
+def test_small_regions_go_and_holes_are_filled_on_request(segmenter, disc, images):
+    plain = segmenter.segment(images[2], disc)
+    level = float(np.quantile(plain.probability, 0.6))
+    tidy = segmenter.segment(images[2], disc, threshold=level, smallest=30, fill_holes=True)
+    sizes = np.bincount(tidy.instances.ravel())[1:]
+    assert (sizes >= 30).all() and list(sizes) == sorted(sizes, reverse=True)
+
+
+def test_a_mask_is_saved_as_0_and_255_and_an_overlay_is_as_large_as_the_image(segmenter, disc, images, tmp_path):
+    found = segmenter.segment(images[0], disc, threshold=0.3)
+    found.save(tmp_path / "mask.png")
+    assert np.array_equal(np.asarray(Image.open(tmp_path / "mask.png")), found.mask * 255)
+    assert found.overlay().size == (50, 40)
+    with pytest.raises(DataError, match=r"end the name in \.png"):
+        found.save(tmp_path / "mask.jpg")

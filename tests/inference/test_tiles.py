@@ -1,0 +1,62 @@
+"""Windows cover an image, and maps laid over it leave no trace of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from cyctr.inference.tiles import Canvas, Window, around, windows
+
+
+@pytest.mark.parametrize("size", [(100, 100), (257, 1000), (64, 3000), (999, 70)])
+@pytest.mark.parametrize("side", [64, 100, 333])
+@pytest.mark.parametrize("overlap", [0.0, 0.25, 0.5])
+def test_windows_cover_every_pixel_within_the_image_and_overlap_enough(size, side, overlap):
+    covered = np.zeros(size, int)
+    found = windows(size, side, overlap)
+    for window in found:
+        assert window.top >= 0 and window.left >= 0
+        assert window.top + window.height <= size[0] and window.left + window.width <= size[1]
+        covered[window.slices] += 1
+    assert covered.min() >= 1
+    for axis, length in enumerate(size):
+        starts = sorted({window[axis] for window in found})
+        own = min(side, length) if max(size) > side else length
+        assert all(after - before <= own * (1 - overlap) + 1 for before, after in zip(starts, starts[1:], strict=False))
+
+
+def test_no_tile_is_one_window():
+    assert windows((30, 40), None, 0.25) == windows((30, 40), 40, 0.25) == [Window(0, 0, 30, 40)]
+
+
+def test_equal_maps_give_that_map_back():
+    canvas = Canvas((120, 90), torch.device("cpu"))
+    truth = torch.rand(120, 90)
+    for window in windows((120, 90), 64, 0.25):
+        canvas.add(window, truth[window.slices])
+    torch.testing.assert_close(canvas.mean(), truth)
+
+
+def test_the_middle_of_a_window_counts_more_than_its_border():
+    canvas = Canvas((64, 96), torch.device("cpu"))
+    left, right = windows((64, 96), 64, 0.4)
+    canvas.add(left, torch.zeros(64, 64))
+    canvas.add(right, torch.ones(64, 64))
+    row = canvas.mean()[32]
+    assert row[0] == 0 and row[-1] == 1 and (row.diff() >= -1e-6).all()
+
+
+@pytest.mark.parametrize(("place", "side"), [((5, 5), 64), ((190, 280), 64), ((90, 140), 100)])
+def test_a_window_around_an_object_holds_it(place, side):
+    label = np.zeros((200, 300), np.uint8)
+    label[place[0] : place[0] + 8, place[1] : place[1] + 12] = 1
+    window = around(label, side)
+    assert label[window.slices].sum() == label.sum()
+    assert (window.height, window.width) == (side, side)
+    assert window.top >= 0 and window.left >= 0 and window.top + side <= 200 and window.left + side <= 300
+
+
+def test_the_window_around_an_object_has_it_in_the_middle():
+    label = np.zeros((200, 300), np.uint8)
+    label[100:110, 150:160] = 1
+    assert around(label, 70) == pytest.approx((70, 120, 70, 70), abs=1)
+    assert around(label, None) == (0, 0, 200, 300)
