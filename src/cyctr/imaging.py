@@ -58,6 +58,23 @@ def read_values(path: Path) -> NDArray[np.uint8]:
     return _read(path, _values)
 
 
+def image_pixels(image: Image.Image, name: str) -> NDArray[np.uint8]:
+    """What `read_image` gives, of a picture that Pillow has opened or made; of several frames the one it stands on.
+
+    It is turned by the EXIF orientation that it still carries: `ImageOps.exif_transpose` takes that away, `convert` does not.
+
+    Args:
+        image: of any mode but floating point.
+        name: what a message calls it.
+    """
+    return _of_pillow(image, name, _colours)
+
+
+def image_values(image: Image.Image, name: str) -> NDArray[np.uint8]:
+    """What `read_values` gives, of a mask that Pillow has opened or made."""
+    return _of_pillow(image, name, _values)
+
+
 def image_size(path: Path) -> tuple[int, int]:
     """(height, width) of what `read_image` gives, from the header alone: the pixels may still turn out damaged."""
     with _opened(path) as (image, orientation):
@@ -141,12 +158,33 @@ def voc_palette() -> list[int]:
     ]
 
 
-def _read(path: Path, convert: Callable[[Path, ImageFile], NDArray[np.uint8]]) -> NDArray[np.uint8]:
+_Convert = Callable[[Path | str, Image.Image], NDArray[np.uint8]]
+
+
+def _read(path: Path, convert: _Convert) -> NDArray[np.uint8]:
     with _opened(path) as (image, orientation):
         pixels = convert(path, image)
         if isinstance(image, TiffImageFile):  # Pillow has turned these
             return pixels
         return _upright(pixels, orientation)
+
+
+def _of_pillow(image: Image.Image, name: str, convert: _Convert) -> NDArray[np.uint8]:
+    width, height = image.size
+    if min(width, height) == 0:
+        raise DataError(f"{name}: is empty ({height} x {width} pixels); expected a picture: look at how it was made")
+    if width * height > LARGEST:
+        raise DataError(f"{name}: has {height} x {width} pixels; expected at most {LARGEST}: make it smaller")
+    try:
+        pixels = convert(name, image)
+    except DataError:
+        raise
+    except Exception as error:  # a file that is closed or damaged, a mode that Pillow does not convert
+        raise DataError(f"{name}: cannot be read ({_reason(error)}); open it again, or give the path of its file") from error
+    exif = image.info.get("exif")
+    if isinstance(image, TiffImageFile) or not isinstance(exif, bytes):
+        return pixels
+    return _upright(pixels, _orientation(exif))
 
 
 @contextmanager
@@ -175,8 +213,11 @@ def _opened(path: Path) -> Iterator[tuple[ImageFile, int]]:
     except Exception as error:  # Pillow's parsers meet damage with whatever they trip over
         if isinstance(error, OSError) and error.errno is not None:  # the system's word; Pillow's own have no number
             raise DataError(f"{path}: cannot be read ({error.strerror}); expected a readable image file") from error
-        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-        raise DataError(f"{path}: damaged or cut short ({reason}); copy or download it again") from error
+        raise DataError(f"{path}: damaged or cut short ({_reason(error)}); copy or download it again") from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
 
 
 class _Jpeg(JpegImageFile):
@@ -268,8 +309,8 @@ def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pixels[::rows, ::columns])
 
 
-def _colours(path: Path, image: ImageFile) -> NDArray[np.uint8]:
-    layout = str(image.tile)  # gone once loaded
+def _colours(path: Path | str, image: Image.Image) -> NDArray[np.uint8]:
+    layout = str(getattr(image, "tile", ""))  # gone once loaded
     image.load()
     if image.mode == "F":
         raise DataError(f"{path}: holds floating-point pixels, whose range nobody knows; save it with 8 bits per channel")
@@ -283,7 +324,7 @@ def _colours(path: Path, image: ImageFile) -> NDArray[np.uint8]:
     return np.array(seen if seen.mode == "RGB" else seen.convert("RGB"))
 
 
-def _scaled(path: Path, image: ImageFile, top: int) -> NDArray[np.uint8]:
+def _scaled(path: Path | str, image: Image.Image, top: int) -> NDArray[np.uint8]:
     """Grey of 0 to `top` as 0 to 255, rounded; Pillow's own conversion would clip it."""
     values = _within(path, image, top, "save it with 8 bits per channel").astype(np.uint32)
     grey = ((values * 255 + top // 2) // top).astype(np.uint8)
@@ -291,9 +332,9 @@ def _scaled(path: Path, image: ImageFile, top: int) -> NDArray[np.uint8]:
     return grey
 
 
-def _values(path: Path, image: ImageFile) -> NDArray[np.uint8]:
+def _values(path: Path | str, image: Image.Image) -> NDArray[np.uint8]:
     remedy = "save the mask as a palette or grey PNG of 8 bits"
-    layout = str(image.tile)
+    layout = str(getattr(image, "tile", ""))
     image.load()
     if image.mode in ("1", "L", "P"):
         return np.array(image).astype(np.uint8, copy=False)
@@ -318,7 +359,7 @@ def _values(path: Path, image: ImageFile) -> NDArray[np.uint8]:
     return np.ascontiguousarray(channels[..., 0])
 
 
-def _within(path: Path, image: ImageFile, top: int, remedy: str) -> NDArray[np.integer]:
+def _within(path: Path | str, image: Image.Image, top: int, remedy: str) -> NDArray[np.integer]:
     values = np.asarray(image)
     for value in (values.min(), values.max()):
         if not 0 <= value <= top:

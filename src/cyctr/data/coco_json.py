@@ -56,7 +56,7 @@ class Content:
     def of(
         cls,
         names: Sequence[str],
-        images: Sequence["_Picture"],
+        images: Sequence["Picture"],
         pairs: Sequence[tuple[int, int, int, bytes, bytes]],
         problems: Sequence[str],
     ) -> "Content":
@@ -139,7 +139,7 @@ def read_json(path: Path, name: str, progress: Progress | None) -> Content:
 
 
 @dataclass(slots=True)
-class _Picture:
+class Picture:
     """An image of the JSON: its file, its (height, width), and what is marked in it: (title, class, is a crowd, outline)."""
 
     file: str
@@ -147,25 +147,20 @@ class _Picture:
     marks: list[tuple[str, int, bool, Any]] = field(default_factory=list)
 
 
-_Shape = list[float] | dict[str, Any]
+Shape = list[float] | dict[str, Any]
 
 
 def _compile(path: Path, progress: Progress | None) -> Content:
     """Draws all masks of a JSON, those of one class in one image as one."""
     masks = _drawing()
-    document = _parse(path)
-    problems: list[str] = []
-    names, numbers = _read_categories(document["categories"], problems)
-    pictures = _read_images(document["images"], problems)
-    _assign(document.pop("annotations"), numbers, pictures, problems)
-    marked = [picture for _, picture in sorted(pictures.items()) if picture is not None and picture.marks]
-    kept: list[_Picture] = []
+    names, marked, problems = read_marks(_parse(path))
+    kept: list[Picture] = []
     pairs: list[tuple[int, int, int, bytes, bytes]] = []
     for done, picture in enumerate(marked, 1):
-        shapes: dict[int, tuple[list[_Shape], list[_Shape]]] = {}
+        shapes: dict[int, tuple[list[Shape], list[Shape]]] = {}
         for title, number, crowd, outline in picture.marks:
             try:
-                found = _shapes(outline, picture.size)
+                found = shapes_of(outline, picture.size)
             except DataError as error:
                 problems.append(f"{title}, in {picture.file}, {error}")
             else:
@@ -179,6 +174,20 @@ def _compile(path: Path, progress: Progress | None) -> Content:
         if progress is not None and (done % 64 == 0 or done == len(marked)):
             progress(done, len(marked))
     return Content.of(names, kept, pairs, problems)
+
+
+def read_marks(document: dict[str, Any]) -> tuple[list[str], list[Picture], list[str]]:
+    """The names of the classes, the images in which something is marked, by id, and why things were left out.
+
+    Args:
+        document: has the lists images, annotations and categories; the second is taken out, for it may fill the memory.
+    """
+    problems: list[str] = []
+    names, numbers = _read_categories(document["categories"], problems)
+    pictures = _read_images(document["images"], problems)
+    _assign(document.pop("annotations"), numbers, pictures, problems)
+    marked = [picture for _, picture in sorted(pictures.items()) if picture is not None and picture.marks]
+    return names, marked, problems
 
 
 def _parse(path: Path) -> dict[str, Any]:
@@ -220,9 +229,9 @@ def _read_categories(listed: list[Any], problems: list[str]) -> tuple[list[str],
     return names, numbers | {ids[name]: number for number, name in enumerate(names)}
 
 
-def _read_images(listed: list[Any], problems: list[str]) -> dict[int, _Picture | None]:
+def _read_images(listed: list[Any], problems: list[str]) -> dict[int, Picture | None]:
     """The images by id; None for one that was left out."""
-    pictures: dict[int, _Picture | None] = {}
+    pictures: dict[int, Picture | None] = {}
     ids: dict[str, int] = {}
     for place, image in enumerate(listed):
         known = image if isinstance(image, dict) else {}
@@ -247,12 +256,12 @@ def _read_images(listed: list[Any], problems: list[str]) -> dict[int, _Picture |
             problems.append(f"images {ids[key]} and {number} are both called {key}; rename or remove one")
         else:
             ids[key] = number
-            pictures[number] = _Picture(file, (height, width))
+            pictures[number] = Picture(file, (height, width))
     return pictures
 
 
 def _assign(
-    annotations: list[Any], numbers: dict[int, int | None], pictures: dict[int, _Picture | None], problems: list[str]
+    annotations: list[Any], numbers: dict[int, int | None], pictures: dict[int, Picture | None], problems: list[str]
 ) -> None:
     """Hands each annotation to its image; those of what was left out go with it."""
     for place, annotation in enumerate(annotations):
@@ -272,7 +281,7 @@ def _assign(
                 picture.marks.append((title, number, crowd, annotation.get("segmentation")))
 
 
-def _shapes(outline: object, size: tuple[int, int]) -> list[_Shape]:
+def shapes_of(outline: object, size: tuple[int, int]) -> list[Shape]:
     """The polygons of an annotation, or its one RLE, fit to be drawn."""
     if isinstance(outline, dict):
         return [_shape_of_rle(outline, size)]
@@ -298,7 +307,7 @@ def _check_polygon(polygon: object) -> None:
         raise DataError(f"has a polygon with {strange!r:.40} among its numbers; {remedy}")
 
 
-def _shape_of_rle(outline: dict[str, Any], size: tuple[int, int]) -> _Shape:
+def _shape_of_rle(outline: dict[str, Any], size: tuple[int, int]) -> Shape:
     """An RLE as pycocotools needs it: it neither checks the runs nor bears empty ones, and writes where they lead it."""
     remedy = "export it again, or remove it"
     given = outline.get("size")
@@ -342,7 +351,7 @@ def _uncompressed(text: NDArray[np.uint8]) -> Integers:
     return runs
 
 
-def _draw(masks: Any, shapes: list[_Shape], size: tuple[int, int]) -> tuple[int, bytes]:
+def _draw(masks: Any, shapes: list[Shape], size: tuple[int, int]) -> tuple[int, bytes]:
     """How many pixels the union of shapes covers, and its compressed RLE; nothing of no shapes."""
     if not shapes:
         return 0, b""

@@ -168,7 +168,7 @@ def _open_labelled(root: Path, images: Mapping[str, Path], files: Mapping[str, P
     for stem in [stem for stem in images if stem not in files]:
         complain(f"{images[stem]}: has no mask; expected {root / MASKS / stem}.png: add one, or remove the image")
     kept = _some([stem for stem in images if stem in masks], root)
-    names = _class_names(root / NAMES, complain) if (root / NAMES).exists() else None
+    names = class_names(root / NAMES, complain) if (root / NAMES).exists() else None
     values = tuple(range(1, len(names or ()) + 1))
     pool = LabelledPool(root, kept, tuple(images[s] for s in kept), tuple(masks[s] for s in kept), values)
     return (names, pool) if names and len(names) > 1 else _scan(pool, names, complain)
@@ -203,7 +203,7 @@ def _selected(raw: Index, values: Sequence[int]) -> Index:
     return Index(raw.sizes, raw.image[kept], np.searchsorted(values, raw.number[kept] + 1), raw.pixels[kept])
 
 
-def _class_names(path: Path, complain: Complain) -> tuple[str, ...]:
+def class_names(path: Path, complain: Complain = refuse) -> tuple[str, ...]:
     """The names of values 1, 2, ...; a first line for the background is passed over."""
     names = read_names(path)
     if names[0].lower() in _BACKGROUND:
