@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cyctr.storage import cache_folder, locked, write_atomically
+from cyctr.storage import cache_folder, locked, write_atomically, write_pieces_atomically
 
 
 def names(folder):
@@ -47,6 +47,24 @@ def test_a_failure_while_writing_leaves_the_old_content_and_no_draft(failure, tm
     with pytest.raises(type(failure)):
         write_atomically(path, b"new content")
     assert path.read_bytes() == b"old" and names(tmp_path) == ["a.bin"]
+
+
+def test_pieces_are_written_one_after_another(tmp_path):
+    write_pieces_atomically(tmp_path / "deep" / "a.bin", (bytes([number]) for number in range(3)))
+    assert (tmp_path / "deep" / "a.bin").read_bytes() == b"\0\1\2"
+    assert names(tmp_path) == ["a.bin", "deep"]
+
+
+def test_a_failure_between_pieces_leaves_the_old_content_and_no_draft(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"old")
+
+    def pieces():
+        yield b"new"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_pieces_atomically(tmp_path / "a.bin", pieces())
+    assert (tmp_path / "a.bin").read_bytes() == b"old" and names(tmp_path) == ["a.bin"]
 
 
 def test_a_failure_while_replacing_leaves_what_was_there_and_no_draft(tmp_path):

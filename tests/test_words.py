@@ -1,4 +1,4 @@
-from cyctr.words import counted, listed
+from cyctr.words import counted, listed, one_line
 
 
 def test_one_thing_is_one_and_others_are_many():
@@ -10,3 +10,8 @@ def test_of_many_names_the_first_are_listed():
     assert listed(["cup"]) == "cup"
     assert listed([f"{i}" for i in range(10)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9"
     assert listed([f"{i}" for i in range(11)]) == "0, 1, 2, 3, 4, 5, 6, 7, 8, 9, ..."
+
+
+def test_what_cannot_be_printed_is_escaped_so_that_a_message_is_one_line():
+    assert one_line("Tür/two words") == "Tür/two words"
+    assert one_line("a\nb\u2028\udcff") == "a\\nb\\u2028\\udcff"

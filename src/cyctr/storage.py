@@ -3,7 +3,7 @@
 import os
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -27,10 +27,23 @@ def write_atomically(path: Path, content: bytes) -> None:
     Raises:
         OSError: it cannot be written; nothing has changed then.
     """
+    with _draft(path) as draft:
+        draft.write_bytes(content)
+
+
+def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
+    """Like `write_atomically`, for a file that is made piece by piece and need not fit in memory."""
+    with _draft(path) as draft, draft.open("wb") as file:
+        file.writelines(pieces)
+
+
+@contextmanager
+def _draft(path: Path) -> Iterator[Path]:
+    """A file to write in place of `path`, which it takes at the end; it is gone where something fails."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_bytes(content)
+        yield draft
         with draft.open("r+b") as file:
             os.fsync(file.fileno())  # a power cut finds the old content or the new
         os.replace(draft, path)

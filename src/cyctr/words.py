@@ -14,3 +14,8 @@ def counted(number: int, noun: str) -> str:
 def listed(names: Sequence[str]) -> str:
     """`cup, plate`; of many names the first few."""
     return ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+
+
+def one_line(text: object) -> str:
+    """A text whose line breaks and other unprintable characters are escaped: names of files may hold them."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in str(text))
