@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(READY)  ## train on synthetic classes for a minute, segment classes never seen, write demo/*.png
+demo: $(READY)  ## segment photographs by a few labelled ones, write demo/index.html
 	$(BIN)/cyctr demo --output demo
 
 test: $(READY)  ## run the tests

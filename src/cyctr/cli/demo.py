@@ -1,4 +1,4 @@
-"""`cyctr demo`: the whole idea in a minute, without a download."""
+"""`cyctr demo`: a few labelled, the rest segmented, on photographs that are here already."""
 
 import os
 from pathlib import Path
@@ -6,68 +6,32 @@ from typing import Annotated
 
 import typer
 
-_EPISODES = 96  # of classes never seen, to score
-_SHOWN = (0.1, 0.3, 0.5, 0.7, 0.9)  # where in their ranking the pictures are taken
+from cyctr.cli import options
+from cyctr.errors import DataError
 
 
 def demo(
-    output: Annotated[Path, typer.Option(help="Folder for the pictures; made if it is not there.")] = Path("demo"),
-    steps: Annotated[int, typer.Option(min=1, help="Training steps of 8 episodes.")] = 240,
-    seed: Annotated[int, typer.Option(min=0, max=2**31, help="Another seed, another network.")] = 0,
+    output: Annotated[Path, typer.Option(help="Folder for index.html and demo.png; made if it is not there.")] = Path("demo"),
+    model: Annotated[str, typer.Option(help="lite0, resnet50, or the path of a checkpoint.")] = "lite0",
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
 ) -> None:
-    """Train a small network on synthetic classes, then segment classes it has never seen.
+    """Segment photographs that come with scikit-image and scikit-learn by a few labelled crops of each.
 
-    Writes OUTPUT/episodes.png: support, query, prior map, cycle consistency and prediction of held-out classes.
+    Prints the IoU where truth is known, and writes OUTPUT/index.html: support, query, mask and cycle map of each class.
     """
-    import torch
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from cyctr.engine import demonstration
-    from cyctr.engine.fit import overlaps, score
-    from cyctr.errors import CyctrError
-    from cyctr.evaluation.metrics import Counts
-    from cyctr.losses import Losses
-    from cyctr.visual.episode import episode_sheet
+    from cyctr.imaging import write_image
+    from cyctr.inference.showcase import draw_sheet, show, table, write_page
 
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise CyctrError(f"{output}: cannot be made ({error.strerror}); choose another --output") from error
-    path = output / "episodes.png"
-    if path.is_dir() or not os.access(output, os.W_OK):
-        raise CyctrError(f"{path}: cannot be written; choose another --output")
-    model = demonstration.untrained(seed)
-    before = score(model, demonstration.NOVEL, count=_EPISODES)
-
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("training on 400 classes"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[loss]}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=steps, loss="")
-
-        def on_step(step: int, losses: Losses) -> None:
-            progress.update(task, completed=step + 1, loss=f"Dice loss {losses.main.item():.3f}")
-
-        demonstration.train(model, steps, seed, on_step)
-    found = overlaps(model, demonstration.NOVEL, count=_EPISODES)
-    after = sum(found, start=Counts())
-
-    ranked = sorted(range(_EPISODES), key=lambda i: found[i].iou, reverse=True)
-    shown = [ranked[int(place * _EPISODES)] for place in _SHOWN]
-    episode = demonstration.NOVEL.pick(shown)
-    with torch.inference_mode():
-        prediction = model(episode, explain=True)
-    captions = [f"IoU {found[i].iou:.2f}, rank {ranked.index(i) + 1} of {_EPISODES}" for i in shown]
-    title = "Classes the network has never seen, one labelled image each, from good to bad"
-    try:
-        episode_sheet(episode, prediction, title, captions).save(path)
-    except OSError as error:
-        raise CyctrError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
-    print(f"IoU on {_EPISODES} episodes of 100 held-out classes: {before.iou:.3f} untrained, {after.iou:.3f} trained")
-    print(f"pictures: {path}")
+        raise DataError(f"{output}: cannot be made ({error.strerror}); choose another --output") from error
+    if not os.access(output, os.W_OK):
+        raise DataError(f"{output}: cannot be written; choose another --output")
+    with options.progress_bars("fetching the backbone", "segmenting 12 classes") as (fetching, segmenting):
+        segmenter = options.open_segmenter(model, device, "auto", fetching)
+        shown = show(segmenter, segmenting)
+    options.print_table(table(shown))
+    write_page(output / "index.html", shown, segmenter.name)
+    write_image(output / "demo.png", draw_sheet(shown, "A few labelled (red), the rest segmented (green)", "", across=6))
+    print(f"\nlook at {output / 'index.html'}")
