@@ -386,7 +386,6 @@ def _fill(label: NDArray[np.uint8], points: NDArray[np.float64]) -> None:
     if len(edge) == 0:
         return
     top, bottom, left, right = row.min(), row.max() + 1, column.min(), column.max()  # to the right of which nothing is inside
-    across = right - left + 1
-    changes = np.bincount((row - top) * across + column - left, minlength=(bottom - top) * across)
-    inside = changes.reshape(bottom - top, across)[:, :-1].cumsum(1) % 2 == 1
-    label[top:bottom, left:right][inside] = 1
+    odd = np.zeros((bottom - top, right - left + 1), np.uint8)
+    np.bitwise_xor.at(odd, (row - top, column - left), 1)
+    label[top:bottom, left:right] |= np.bitwise_xor.accumulate(odd[:, :-1], axis=1)
