@@ -428,11 +428,11 @@ BEST = Config(
         average=0.998,
     ),
     training=TrainingConfig(
-        episodes=60_000,
+        episodes=50_000,
         batch=16,
         rotate=True,
         latent_classes=24,
-        latent_share=0.35,
+        latent_share=0.1,
         latent_unsure=0.5,
         augmentation=AugmentationConfig(longest=512),
     ),
