@@ -130,7 +130,8 @@ def main() -> None:
     with TemporaryDirectory() as folder:
         start = time.perf_counter()
         trainer = Trainer(config, dataset, 0, RunFolder(Path(folder)), device, options)
-        found: dict[str, Any] = {"environment": environment(device), "weights": given.weights, "size": given.size}
+        asked = {"preset": given.preset, "weights": given.weights, "size": given.size, "settings": given.settings}
+        found: dict[str, Any] = {"environment": environment(device), **asked}
         found["reading_s"] = time.perf_counter() - start
         found["training"] = training(trainer, given.steps, given.warm)
         print(json.dumps(found, indent=2))

@@ -36,7 +36,7 @@ def of_shots(run: Found, shots: int) -> list[Found]:
 
 def table(runs: dict[str, list[Found]]) -> str:
     """All runs as one table."""
-    folds = sorted({str(run["fold"]) for own in runs.values() for run in own})
+    folds = sorted({str(run["fold"]) for own in runs.values() for run in own if run.get("test")})
     heading = ["", "shots", *(f"fold-{fold}" for fold in folds), "mean", "FB-IoU", "std of seeds", "minutes a fold"]
     lines = [heading, ["---", "---:"] + ["---:"] * (len(heading) - 2)]
     for name, own in runs.items():

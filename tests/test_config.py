@@ -149,6 +149,9 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
         (lambda: TrainingConfig(hold_out=-1), "training.hold_out is -1; expected zero or a positive number"),
         (lambda: TrainingConfig(seed=-1), "training.seed is -1; expected zero or a positive number"),
         (lambda: TrainingConfig(seed=2**31), "training.seed is 2147483648"),
+        (lambda: TrainingConfig(latent_unsure=1.0), "training.latent_unsure is 1.0; expected a share from 0 up to"),
+        (lambda: TrainingConfig(latent_unsure=-0.1), "training.latent_unsure is -0.1"),
+        (lambda: TrainingConfig(latent_classes=255), "training.latent_classes is 255; expected 0 to 254"),  # 255 is undecided
         (lambda: TrainingConfig(order="random"), "training.order is 'random'; expected one of 'images', 'shuffled'"),
         (
             lambda: TrainingConfig(batch=4, shots=2, rotate=True).groups,

@@ -277,6 +277,7 @@ class TrainingConfig:
     drop_novel: bool = setting(False, "leave out training images that hold any test class (BAM; not comparable)")
     latent_classes: int = setting(0, "ours: kinds of unlabelled regions that are learned from too; 0 for none")
     latent_share: float = setting(0.3, "ours: share of the episodes whose class is such a region")
+    latent_unsure: float = setting(0.0, "ours: share of that background left undecided, where a second kind is almost as near")
     hold_out: int = setting(0, "training classes held out to validate on")
     seed: int = setting(0, "decides the first weights, the episodes, what augmentation does and what dropout drops")
     augmentation: AugmentationConfig = AugmentationConfig()
@@ -285,7 +286,9 @@ class TrainingConfig:
         for name in ("episodes", "batch", "shots"):
             _require(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "at least 1")
         _require_fraction("training.latent_share", self.latent_share)
-        _require(0 <= self.latent_classes <= 255, "training.latent_classes", self.latent_classes, "0 to 255")
+        unsure = self.latent_unsure
+        _require(0 <= unsure < 1, "training.latent_unsure", unsure, "a share from 0 up to but not including 1")
+        _require(0 <= self.latent_classes <= 254, "training.latent_classes", self.latent_classes, "0 to 254")
         for name in ("hold_out", "seed"):
             _require(0 <= getattr(self, name) < 2**31, f"training.{name}", getattr(self, name), "zero or a positive number")
         _require_choice("training.order", self.order, Order)
@@ -425,11 +428,12 @@ BEST = Config(
         average=0.998,
     ),
     training=TrainingConfig(
-        episodes=60_000,
+        episodes=50_000,
         batch=16,
         rotate=True,
         latent_classes=24,
-        latent_share=0.35,
+        latent_share=0.1,
+        latent_unsure=0.5,
         augmentation=AugmentationConfig(longest=512),
     ),
 )

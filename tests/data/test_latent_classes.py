@@ -13,7 +13,7 @@ from miniature import CLASSES, VARIED, varied_folder
 from cyctr.config import AugmentationConfig, TrainingConfig
 from cyctr.data import latent
 from cyctr.data.folder import open_folder
-from cyctr.data.latent import LARGEST, SMALLEST, LatentStore, MixedSampler, Regions, latent_names, latent_sampler
+from cyctr.data.latent import LARGEST, SMALLEST, UNDECIDED, LatentStore, MixedSampler, Regions, latent_names, latent_sampler
 from cyctr.data.pictures import ANCHORS, Pictures, open_store
 from cyctr.data.sampler import Sampler
 from cyctr.data.training import TrainingEpisodes
@@ -25,14 +25,19 @@ CELL = 4  # pixels of the network's input from one cell to the next
 INPUT = 65
 
 
+def any_of_them(random, shape):
+    """What a map may have: no region, each kind, undecided."""
+    return random.choice([*range(KINDS + 1), UNDECIDED], shape)
+
+
 def map_of(random, size, network):
-    """(s, s) patches of no region and of each kind, 0 beyond an image of this size, and the step from cell to cell."""
+    """(s, s) patches of no region, of each kind and undecided, as beyond an image of this size; and the step between cells."""
     side, ratio = -(-network // CELL), max(size) / network
-    coarse = random.integers(0, KINDS + 1, (side // 3 + 1, side // 3 + 1))
+    coarse = any_of_them(random, (side // 3 + 1, side // 3 + 1))
     cells = coarse.repeat(3, 0).repeat(3, 1)[:side, :side].copy()
     middles = (CELL * np.arange(side) + 0.5) * ratio
-    cells[middles >= size[0]] = 0
-    cells[:, middles >= size[1]] = 0
+    cells[middles >= size[0]] = UNDECIDED
+    cells[:, middles >= size[1]] = UNDECIDED
     return cells, CELL * ratio
 
 
@@ -49,20 +54,20 @@ def random_regions(sizes, network=INPUT, images=None, seed=0):
 
 
 def every(regions):
-    """Each row of the regions with each of its kinds that it has."""
-    found = [
-        (row, kind) for row, cells in enumerate(regions.maps) for kind in range(regions.count) if (cells == kind + 1).any()
-    ]
-    rows, kinds = torch.tensor(found).unbind(1)
-    return rows, kinds
+    """Each row of the regions with each of its kinds that some pixel shows."""
+    rows, kinds = (
+        part.flatten() for part in torch.meshgrid(torch.arange(len(regions.maps)), torch.arange(KINDS), indexing="ij")
+    )
+    shown = (regions.label(rows, kinds, *regions.sizes.amax(0).tolist()) == 1).flatten(1).any(1)
+    return rows[shown], kinds[shown]
 
 
 @pytest.mark.parametrize("step", [1.0, 3.0, 5.0, 1.37, 4.229, 7.77])
-def test_a_label_has_the_kind_of_the_cell_that_is_nearest_to_each_pixel(step):
+def test_a_label_has_the_kind_of_the_cell_that_is_nearest_to_each_pixel_or_its_doubt(step):
     """A slow twin: all cells are looked at for each pixel, and no image is wider than its cells reach."""
     random = np.random.default_rng(int(10 * step))
     sizes = [(int(5 * step) + 1, int(7 * step)), (int(6.4 * step), int(2 * step) + 1)]
-    regions = regions_of(random.integers(0, KINDS + 1, (2, 8, 8)), [step, step], sizes)
+    regions = regions_of(any_of_them(random, (2, 8, 8)), [step, step], sizes)
     height, width = int(7 * step) + 3, int(8 * step) + 2  # of the canvas
     rows, kinds = torch.tensor([0, 1, 1, 0, 0]), torch.tensor([2, 0, 1, 0, 1])
     found = regions.label(rows, kinds, height, width)
@@ -72,38 +77,45 @@ def test_a_label_has_the_kind_of_the_cell_that_is_nearest_to_each_pixel(step):
         for y in range(sizes[row][0]):
             for x in range(sizes[row][1]):
                 i, j = (min(range(8), key=lambda cell, pixel=pixel: abs(cell * step - pixel)) for pixel in (y, x))
-                expected[place, y, x] = regions.maps[row, i, j] == kind + 1
+                cell = regions.maps[row, i, j]
+                expected[place, y, x] = 255 if cell == UNDECIDED else cell == kind + 1
     assert torch.equal(found, expected)
 
 
 @pytest.mark.parametrize("size", [(30, 41), (41, 30), (1, 41), (41, 41)])
-def test_a_label_is_zero_beyond_the_image(size):
-    regions = regions_of([np.ones((11, 11))], [4.1], [size], count=1)
+@pytest.mark.parametrize(("cell", "pixel"), [(1, 1), (UNDECIDED, 255)])
+def test_a_label_is_zero_beyond_the_image(size, cell, pixel):
+    regions = regions_of([np.full((11, 11), cell)], [4.1], [size], count=1)
     (label,) = regions.label(torch.tensor([0]), torch.tensor([0]), 60, 50)
-    assert label[: size[0], : size[1]].all()
-    assert label.sum() == size[0] * size[1]
+    assert (label[: size[0], : size[1]] == pixel).all()
+    assert (label != 0).sum() == size[0] * size[1]
 
 
-def test_kinds_do_not_overlap_and_leave_what_is_in_no_region():
+def test_kinds_do_not_overlap_and_leave_what_is_in_no_region_or_undecided_by_all():
     regions = random_regions([(60, 44), (33, 64)])
     for row, (height, width) in enumerate(regions.sizes.tolist()):
         labels = regions.label(torch.full((KINDS,), row), torch.arange(KINDS), height, width)
-        nothing = replace(regions, maps=(regions.maps == 0).byte(), count=1)
-        (rest,) = nothing.label(torch.tensor([row]), torch.tensor([0]), height, width)
-        assert ((labels.sum(0) + rest) == 1).all()
-        assert rest.any() and labels.flatten(1).any(1).all()
+        rest, doubt = (
+            replace(regions, maps=(regions.maps == value).byte(), count=1).label(
+                torch.tensor([row]), torch.tensor([0]), height, width
+            )[0]
+            for value in (0, UNDECIDED)
+        )
+        assert (((labels == 1).sum(0) + rest + doubt) == 1).all()
+        assert torch.equal(labels == 255, doubt.bool().expand_as(labels))
+        assert rest.any() and doubt.any() and (labels == 1).flatten(1).any(1).all()
 
 
-def test_a_share_is_that_of_the_pixels_of_the_label():
+def test_a_share_is_that_of_the_marked_pixels_of_the_label():
     """Exactly, where the step is odd and no region touches the rim."""
     random = np.random.default_rng(0)
     maps, sizes, steps = np.zeros((4, 12, 12)), [(55, 52), (33, 36), (77, 84), (60, 57)], [5, 3, 7, 5]
-    maps[:, 1:8, 1:8] = random.integers(0, KINDS + 1, (4, 7, 7))
+    maps[:, 1:8, 1:8] = any_of_them(random, (4, 7, 7))
     regions = regions_of(maps, steps, sizes)
     assert regions.shares.shape == (4, KINDS) and regions.shares.dtype == torch.float64
     for row, (height, width) in enumerate(sizes):
         labels = regions.label(torch.full((KINDS,), row), torch.arange(KINDS), height, width)
-        expected = labels.flatten(1).sum(1).double() / (height * width)
+        expected = (labels == 1).flatten(1).sum(1).double() / (height * width)
         torch.testing.assert_close(regions.shares[row], expected, rtol=1e-12, atol=0)
 
 
@@ -268,9 +280,12 @@ def test_regions_that_are_too_small_or_too_large_are_no_pairs(pool):
     assert LatentStore(bare, regions, pairs, FIRST).pairs == [(5, FIRST + 1), (5, FIRST + 2), (2, FIRST + 1)]
 
 
-def test_where_no_region_is_worth_an_episode_there_are_no_pairs_and_labelled_ones_still_come_through(pool):
+@pytest.mark.parametrize("count", [0, KINDS])
+@pytest.mark.parametrize("value", [0, UNDECIDED])
+def test_where_no_region_is_worth_an_episode_there_are_no_pairs_and_labelled_ones_still_come_through(pool, count, value):
     _, regions, bare = opened(pool)
-    store = LatentStore(bare, replace(regions, maps=torch.zeros_like(regions.maps)), labelled_pairs(pool), FIRST)
+    none = replace(regions, maps=torch.full_like(regions.maps, value), count=count)
+    store = LatentStore(bare, none, labelled_pairs(pool), FIRST)
     assert store.pairs == []
     assert same(taken(store, (3, 0), (1, 1)), taken(bare, (3, 0), (1, 1)))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cyctr.checkpoint import load_checkpoint
-from cyctr.config import settings
+from cyctr.config import settings, to_dict
 from cyctr.model import cyctr as network_module
 from cyctr.model.sampling import sample_tokens
 
@@ -102,3 +102,44 @@ def test_every_plan_names_settings_and_presets_that_exist(plan):
         config = run.configuration(row)
         named = {name.replace("-", "_") for name in row.get("settings", {})}
         assert named <= {name for name, _, _ in settings(type(config))}
+
+
+MEASURED = sorted((FOLDER.parent / "results" / "exploration").glob("*.json"))
+
+
+def leaves(values, prefix=""):
+    """Every setting of a config in plain values, by its dotted name."""
+    found = {}
+    for name, value in values.items():
+        found |= leaves(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
+    return found
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """What the plans ask for, by the name of the file that it gives."""
+    jobs = list(script("run").jobs(sorted(FOLDER.glob("*.json")), ""))
+    titles = [job.title for job in jobs]
+    assert len(set(titles)) == len(titles)  # all plans may write to one folder
+    return dict(zip(titles, jobs, strict=True))
+
+
+@pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
+def test_a_plan_asks_for_what_was_measured_in_all_that_the_result_says_of_it(path, planned):
+    found, job = json.loads(path.read_text()), planned[path.stem]
+    asked = leaves(json.loads(json.dumps(to_dict(script("run").configuration(job.row)))))
+    told = leaves(found["config"])  # fewer settings: some came later
+    assert told == {name: asked[name] for name in told}
+    assert found.get("tested", job.test) == job.test
+    assert [one["shots"] for one in found.get("test", [])] == [
+        shots for shots in job.test.get("shots", []) for _ in job.test["seeds"]
+    ]
+
+
+def test_folds_that_were_not_tested_leave_the_means_of_a_report_as_they_are():
+    report = script("report")
+    one = {"shots": 1, "miou": 50.0, "fb_iou": 60.0}
+    tested = [{"fold": fold, "test": [one], "seconds": {"training": 60.0}} for fold in range(4)]
+    everything = {"fold": "all", "seconds": {"training": 60.0}}
+    assert report.table({"some": tested, "all": [everything]}) == report.table({"some": tested})
+    assert "| 50.0 | 60.0 |" in report.table({"some": tested})

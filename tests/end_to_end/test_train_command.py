@@ -209,6 +209,7 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "training.drop_novel": ("yes", True),
     "training.latent_classes": ("5", 5),
     "training.latent_share": ("0.5", 0.5),
+    "training.latent_unsure": ("0.25", 0.25),
     "training.hold_out": ("2", 2),
     "training.seed": ("9", 9),
     "training.augmentation.size": ("81", 81),

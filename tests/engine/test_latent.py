@@ -26,7 +26,8 @@ from learning import (
 from measuring import Album
 
 from cyctr.checkpoint import load_checkpoint
-from cyctr.config import BackboneConfig
+from cyctr.config import AugmentationConfig, BackboneConfig
+from cyctr.data.latent import UNDECIDED
 from cyctr.data.pictures import ResidentStore, StreamingStore, open_store
 from cyctr.data.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.data.transforms import planes
@@ -144,10 +145,20 @@ def backbone():
     return Backbone(BackboneConfig("tiny"))
 
 
-def mined(pool, backbone, count=4, images=None, resident=True, pairs=None, progress=None, size=INPUT):
+def mined(pool, backbone, count=4, unsure=0.0, images=None, resident=True, pairs=None, progress=None, size=INPUT):
     store = open_store(pool, pool.index(), pairs_of(pool), CPU, resident=resident, workers=2)
     images = list(range(len(pool.keys))) if images is None else images
-    return mine(store, pairs or pairs_of(pool), images, backbone, count, size, progress)
+    return mine(store, pairs or pairs_of(pool), images, backbone, count, size, unsure, progress)
+
+
+def in_regions(maps):
+    return (maps != 0) & (maps != UNDECIDED)
+
+
+def agree(cells, values):
+    """Whether a map says what its values do: regions where they are 0, none where they name a class, else undecided."""
+    labelled = (values > 0) & (values < 255)
+    return np.array_equal(in_regions(cells), values == 0) and np.array_equal(cells == 0, labelled)
 
 
 def under_cells(values):
@@ -160,18 +171,18 @@ def under_cells(values):
     return padded[places.astype(int)][:, places.astype(int)], clear[:, None] & clear
 
 
-def test_regions_are_all_that_is_not_labelled_undecided_or_beyond_the_image(backbone):
+def test_regions_are_all_that_is_not_labelled_and_undecided_is_what_the_labels_leave_so_or_beyond_the_image(backbone):
     pool = scenes(VARIED)
     regions = mined(pool, backbone)
     assert regions.maps.shape == (7, 33, 33) and regions.maps.dtype == torch.uint8
-    assert regions.maps.max() <= regions.count == 4
+    assert set(regions.maps.unique().tolist()) <= {*range(regions.count + 1), UNDECIDED} and regions.count == 4
     assert regions.images == list(range(7))
     assert regions.sizes.tolist() == [list(size) for size in VARIED]
     torch.testing.assert_close(regions.steps, torch.tensor([CELL * max(s) / INPUT for s in VARIED], dtype=torch.float64))
     for values, cells in zip(pool.values, regions.maps.numpy(), strict=True):
         expected, clear = under_cells(values)
         assert set(np.unique(expected)) >= {0, 1, 255} and clear.mean() > 0.8
-        assert np.array_equal((cells > 0)[clear], (expected == 0)[clear])
+        assert agree(cells[clear], expected[clear])
 
 
 def test_a_label_of_a_region_marks_neither_labelled_nor_undecided_pixels_but_for_half_a_step_around_them(backbone):
@@ -180,12 +191,19 @@ def test_a_label_of_a_region_marks_neither_labelled_nor_undecided_pixels_but_for
     for row, values in enumerate(pool.values):
         height, width = values.shape
         every = torch.full((regions.count,), row)
-        found = regions.label(every, torch.arange(regions.count), height, width).sum(0)
+        labels = regions.label(every, torch.arange(regions.count), height, width)
         reach = math.ceil(float(regions.steps[row]) / 2) + 1
-        near = F.max_pool2d(torch.from_numpy((values == 0).astype(np.float32))[None], 2 * reach + 1, 1, reach)[0]
-        assert not found[near == 0].any()
-        free = F.max_pool2d(torch.from_numpy((values != 0).astype(np.float32))[None], 2 * reach + 1, 1, reach)[0] == 0
-        assert free.any() and (found[free] == 1).all()
+
+        def amid(wanted, reach=reach):
+            """Where all pixels around are of what is wanted."""
+            others = torch.from_numpy((~wanted).astype(np.float32))[None]
+            return F.max_pool2d(others, 2 * reach + 1, 1, reach)[0] == 0
+
+        free, undecided, unmarked = amid(values == 0), amid(values == 255), amid(values != 0)
+        assert free.any() and ((labels == 1).sum(0)[free] == 1).all() and not (labels == 255)[:, free].any()
+        assert unmarked.any() and not (labels == 1)[:, unmarked].any()
+        assert (labels == 255)[:, undecided].all()
+        assert not labels[:, amid((values == 1) | (values == 2))].any()
 
 
 def test_what_is_labelled_with_a_class_that_is_not_among_the_pairs_is_background(backbone):
@@ -194,7 +212,8 @@ def test_what_is_labelled_with_a_class_that_is_not_among_the_pairs_is_background
     known = [(image, number) for image, number in pairs_of(pool) if number == 0]
     regions = mined(pool, backbone, pairs=known)
     for values, cells in zip(pool.values, regions.maps.numpy(), strict=True):
-        assert np.array_equal(cells > 0, np.isin(values[::CELL, ::CELL], [0, 2]))
+        under = values[::CELL, ::CELL]
+        assert agree(cells, np.where(under == 2, 0, under))
 
 
 @pytest.mark.parametrize("count", [2, 5])
@@ -204,11 +223,80 @@ def test_two_textures_of_the_background_end_in_different_groups_in_every_image(b
     assert regions.count == count
     maps = torch.stack([cells.flip(1) if i in MIRRORED else cells for i, cells in enumerate(regions.maps)])
     stripes, checks = (
-        torch.bincount(maps[:, 1:28, columns].flatten().long(), minlength=count + 1)[1:].double()
+        torch.bincount(maps[:, 1:28, columns].flatten().long(), minlength=256)[1 : count + 1].double()
         for columns in (slice(0, 4), slice(29, 33))
     )
     shared = torch.minimum(stripes / stripes.sum(), checks / checks.sum()).sum()
     assert shared < (0.2 if count > 2 else 1e-9)  # of more groups one may hold what is like both
+
+
+@pytest.mark.parametrize("unsure", [0.1, 0.5, 0.9])
+def test_so_much_of_the_background_is_undecided_and_the_rest_stays_as_it_is(backbone, unsure):
+    pool = scenes(VARIED)
+    decided, found = mined(pool, backbone).maps, mined(pool, backbone, unsure=unsure).maps
+    background = in_regions(decided)
+    given_up = background & (found == UNDECIDED)
+    most = int(unsure * background.sum())
+    assert 0.98 * most <= given_up.sum() <= most  # of places that are equally sure, all stay
+    assert torch.equal(found[~given_up], decided[~given_up])
+
+
+def test_more_doubt_leaves_more_places_undecided(backbone):
+    pool = scenes(VARIED)
+    few, some, many = (mined(pool, backbone, unsure=unsure).maps == UNDECIDED for unsure in (0.2, 0.4, 0.6))
+    assert (few <= some).all() and (some <= many).all()
+    assert few.sum() < some.sum() < many.sum()
+
+
+def test_what_is_undecided_is_less_sure_than_all_that_is_decided_in_any_image(backbone, monkeypatch):
+    """A twin: how much more like its own centre a place is than like any other."""
+    pool, centres = scenes(SQUARE), []
+    monkeypatch.setattr(latent, "group", lambda *given: centres.append(group(*given)) or centres[0])
+    maps = mined(pool, backbone, unsure=0.5).maps
+    pixels = torch.stack([planes(pool.image(image)) for image in range(len(SQUARE))])
+    cells = F.normalize(backbone(pixels).high, dim=1)
+    alike = torch.stack([(cells * centre[:, None, None]).sum(1) for centre in centres[0]], 1)  # (6, 4, 17, 17)
+    alike = backbone.grid.upsample(F.avg_pool2d(alike, 3, 1, 1), (INPUT, INPUT))[..., ::CELL, ::CELL]
+    first, second = alike.sort(dim=1, descending=True).values[:, :2].unbind(1)
+    margin = first - second
+    background = torch.from_numpy(np.stack(pool.values))[:, ::CELL, ::CELL] == 0
+    undecided = maps == UNDECIDED
+    assert margin[background & undecided].max() <= margin[background & ~undecided].min() + 1e-4
+    shares = [float(undecided[image][own].float().mean()) for image, own in enumerate(background)]
+    assert max(shares) - min(shares) > 0.02  # of all images together, not of each
+
+
+def test_a_place_between_two_textures_is_undecided_and_one_amid_a_texture_is_not(backbone, monkeypatch):
+    """With a centre in the middle of each, and rows away from the rim, of which features speak beside it."""
+    pool = Scenes([np.zeros((INPUT, INPUT), np.uint8) for _ in SQUARE])
+    for values in pool.values:
+        values[:2, :2] = 1  # an object, so that there is an episode
+    cells = F.normalize(backbone(planes(pool.image(0))[None]).high[0], dim=0)  # (C, 17, 17)
+    stripes, checks = (F.normalize(cells[:, 4:-4, columns].mean((1, 2)), dim=0) for columns in (slice(3, 6), slice(11, 14)))
+    monkeypatch.setattr(latent, "group", lambda vectors, count: torch.stack([stripes, checks]))
+    maps = mined(pool, backbone, count=2, unsure=0.1).maps
+    rows = torch.stack([cells.flip(1) if i in MIRRORED else cells for i, cells in enumerate(maps)])[:, 4:-4]
+    assert (rows[..., :12] == 1).all() and (rows[..., 22:] == 2).all()
+    assert (rows[..., 12:22] == UNDECIDED).any(-1).all()
+
+
+def test_one_group_alone_leaves_no_doubt(backbone):
+    pool = scenes(SQUARE)
+    regions = mined(pool, backbone, count=1, unsure=0.9)
+    for values, cells in zip(pool.values, regions.maps.numpy(), strict=True):
+        assert agree(cells, values[::CELL, ::CELL])
+
+
+def test_what_is_undecided_is_ignored_in_the_labels_of_every_class_and_has_no_share(backbone):
+    pool = scenes(SQUARE)
+    sure, regions = mined(pool, backbone), mined(pool, backbone, unsure=0.5)
+    rows = torch.arange(len(SQUARE))
+    for kind in range(4):
+        label = regions.label(rows, torch.full_like(rows, kind), INPUT, INPUT)[:, ::CELL, ::CELL]
+        assert torch.equal(label == 255, regions.maps == UNDECIDED)
+        assert torch.equal(label == 1, (sure.maps == kind + 1) & (regions.maps != UNDECIDED))
+        expected = (label == 1).flatten(1).sum(1) * CELL**2 / INPUT**2
+        torch.testing.assert_close(regions.shares[:, kind], expected.double(), rtol=1e-6, atol=0)
 
 
 def test_what_is_grouped_are_background_cells_that_neither_touch_the_rim_nor_undecided_pixels(backbone, monkeypatch):
@@ -244,7 +332,8 @@ def test_where_nothing_is_left_to_be_grouped_no_region_is_found(backbone, rest):
     if rest == "nothing":
         for values in pool.values:
             values[values == 0] = 1
-    assert not mined(pool, backbone, size=INPUT if rest == "nothing" else 25).maps.any()
+    regions = mined(pool, backbone, size=INPUT if rest == "nothing" else 25)
+    assert regions.count == 0 and not in_regions(regions.maps).any()
 
 
 def test_the_regions_are_the_same_read_ahead_or_from_memory_and_each_time(backbone):
@@ -263,7 +352,7 @@ def test_only_the_images_that_are_named_are_looked_at_in_their_order(backbone):
     assert regions.sizes.tolist() == [list(VARIED[image]) for image in chosen]
     for image, cells in zip(chosen, regions.maps.numpy(), strict=True):
         expected, clear = under_cells(pool.values[image])
-        assert np.array_equal((cells > 0)[clear], (expected == 0)[clear])
+        assert agree(cells[clear], expected[clear])
 
 
 def test_progress_counts_every_image_twice(backbone):
@@ -273,7 +362,7 @@ def test_progress_counts_every_image_twice(backbone):
     assert told == sorted(told) and {total for _, total in told} == {14}
 
 
-LATENT = changed(SMALL, training={"latent_classes": 4, "latent_share": 0.5, "hold_out": 2})
+LATENT = changed(SMALL, training={"latent_classes": 4, "latent_share": 0.5, "latent_unsure": 0.3, "hold_out": 2})
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -366,6 +455,25 @@ def test_a_resumed_run_learns_from_the_regions_that_were_found_first(mining, tmp
     assert trainer.dataset.classes[-1] == "latent-03"
 
 
+def test_regions_are_kept_under_another_name_where_a_setting_that_they_depend_on_is_another(tmp_path):
+    def name(**settings):
+        path = tmp_path / repr(settings)
+        go(begun(path, changed(LATENT, training=settings)), until=1)
+        (kept,) = path.glob("regions-*.safetensors")
+        return kept.name
+
+    usual = name()
+    assert name(latent_share=0.4, episodes=16) == usual
+    others = [name(latent_unsure=0.0), name(latent_classes=3), name(augmentation=AugmentationConfig(size=81))]
+    assert len({usual, *others}) == 4
+
+
+def test_the_share_that_is_left_undecided_is_the_one_of_the_settings(mining, tmp_path):
+    prepared(tmp_path / "run", LATENT)
+    *_, unsure, _ = mining[0]
+    assert unsure == LATENT.training.latent_unsure > 0
+
+
 def test_damaged_regions_are_looked_for_anew_on_resuming(whole, mining, tmp_path):
     path = tmp_path / "run"
     go(begun(path, LATENT), until=1)
@@ -424,6 +532,15 @@ def test_where_the_images_are_too_few_for_latent_classes_it_is_learned_without(t
     with_some = changed(SMALL, training={"latent_classes": 4, "latent_share": 0.5})
     for path, config in ((tmp_path / "none", without), (tmp_path / "some", with_some)):
         assert trained(path, config, dataset=few).dataset.classes == few.classes
+    assert same_bits(state_of(tmp_path / "none"), state_of(tmp_path / "some"))
+
+
+def test_where_nothing_can_be_grouped_it_is_learned_without(tmp_path):
+    """Of an input of 25 pixels every cell touches the rim."""
+    tiny = changed(SMALL, training={"augmentation": AugmentationConfig(size=25), "episodes": 8})
+    with_some = changed(tiny, training={"latent_classes": 4, "latent_share": 0.5})
+    for path, config in ((tmp_path / "none", tiny), (tmp_path / "some", with_some)):
+        trained(path, config)
     assert same_bits(state_of(tmp_path / "none"), state_of(tmp_path / "some"))
 
 

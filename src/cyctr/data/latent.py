@@ -24,7 +24,7 @@ from cyctr.types import IGNORE
 SMALLEST, LARGEST = 0.04, 0.5
 """Shares of an image that a region must have to be worth an episode."""
 UNDECIDED = 255
-"""What a map says of a place that may or may not be of a region."""
+"""What a map has at a place that may or may not be of a region, and beyond the image."""
 _TOGETHER = 256  # regions whose anchors are found together
 _FEWEST = 10  # images that a latent class must be in
 
@@ -35,7 +35,7 @@ class Regions:
 
     Attributes:
         images: n places in the pool.
-        maps: (n, s, s) uint8: 0 no region, c + 1 latent class c, 255 undecided.
+        maps: (n, s, s) uint8: 0 no region, c + 1 latent class c, 255 undecided, as beyond the image.
         steps: (n,) float64, pixels of the image from one cell of its map to the next; cell 0 sits on pixel 0.
         sizes: (n, 2) int64 height and width of the image.
         count: how many latent classes there are.
@@ -54,17 +54,17 @@ class Regions:
     @cached_property
     def shares(self) -> Tensor:
         """(n, count) float64 share of each image that each latent class covers."""
-        cells = torch.stack([(self.maps == c + 1).flatten(1).sum(1) for c in range(self.count)], 1)
+        cells = torch.stack([(self.maps == c).flatten(1).sum(1) for c in range(self.count + 1)], 1)[:, 1:]
         return cells.double() * (self.steps.square() / self.sizes.prod(1))[:, None]
 
     def label(self, rows: Tensor, classes: Tensor, height: int, width: int) -> Tensor:
-        """(k, height, width) uint8: 1 where the map of each row has its latent class, 255 where it is undecided, else 0."""
+        """(k, height, width) uint8: 1 where a row's map has its class, 255 where it is undecided; 0 elsewhere and beyond."""
         y, x = (self._cells(rows, pixels) for pixels in (height, width))  # (k, height), (k, width)
         found = self.maps[rows[:, None, None], y[:, :, None], x[:, None, :]]
-        marked = torch.where(found == UNDECIDED, IGNORE, (found == classes[:, None, None] + 1).byte())
+        label = (found == classes[:, None, None] + 1).byte().masked_fill(found == UNDECIDED, IGNORE)
         below = torch.arange(height, device=rows.device)[None, :, None] < self.sizes[rows, 0, None, None]
         left = torch.arange(width, device=rows.device)[None, None] < self.sizes[rows, 1, None, None]
-        return marked.masked_fill(~(below & left), 0).byte()
+        return label.masked_fill(~(below & left), 0)
 
     def _cells(self, rows: Tensor, pixels: int) -> Tensor:
         """(k, pixels) the cell nearest to each pixel along a side."""

@@ -18,7 +18,6 @@ _CELLS = 32  # of each image that are grouped
 _RIM = 2  # cells
 _ROUNDS = 20
 _BATCH = {"cuda": 32, "cpu": 4}
-_UNSURE = 0.5  # share of the background that is about as much like a second group, and left undecided
 _STEP = 4  # pixels of the network's input from one cell of a map to the next
 
 
@@ -30,9 +29,10 @@ def mine(
     backbone: Backbone,
     count: int,
     size: int,
+    unsure: float = 0.0,
     progress: Progress | None = None,
 ) -> Regions:
-    """Groups the background cells of images by their high-level features, and says which group each pixel is of.
+    """Groups the background cells of images by their high-level features, and says which group each place is of.
 
     Args:
         store: where the images are.
@@ -41,6 +41,7 @@ def mine(
         backbone: of the features.
         count: how many groups.
         size: of the network's input.
+        unsure: share of the background of all images that is left undecided, where a second group is almost as near.
         progress: told how many images are seen, of twice as many.
     """
     cells, seen = [], 0
@@ -57,43 +58,46 @@ def mine(
         if progress is not None:
             progress(seen, 2 * len(images))
     centres = group(torch.cat(cells), count)
+    if not len(centres):
+        return _nothing()
     maps, margins, steps, sizes = [], [], [], []
     for pixels, labels, pictures in _inputs(store, pairs, images, size, batch):
-        labels = labels[:, ::_STEP, ::_STEP]
-        regions, margin = _nearest(backbone, pixels, centres, labels.shape[-1]) if len(centres) else (labels, labels.float())
-        maps.append(torch.where(labels == IGNORE, UNDECIDED, regions).masked_fill(labels == 1, 0).byte())
+        nearest, margin = _nearest(backbone, pixels, centres)
+        known = labels[:, ::_STEP, ::_STEP]
+        maps.append(torch.where(known == IGNORE, UNDECIDED, nearest.masked_fill(known == 1, 0)).byte())
         margins.append(margin.half())
         steps.append(_STEP * pictures.sizes.amax(1).double() / size)
         sizes.append(pictures.sizes)
         seen += len(labels)
         if progress is not None:
             progress(seen, 2 * len(images))
-    found = torch.cat(maps)
-    _leave_undecided(found, torch.cat(margins))
-    return Regions(images, found, torch.cat(steps), torch.cat(sizes), len(centres))
+    decided = _without_unsure(torch.cat(maps), torch.cat(margins), unsure)
+    return Regions(images, decided, torch.cat(steps), torch.cat(sizes), len(centres))
 
 
-def _nearest(backbone: Backbone, pixels: Tensor, centres: Tensor, side: int) -> tuple[Tensor, Tensor]:
-    """(B, side, side) of each: int64 1 + the centre that a place is most like, and by how much more than the second."""
+def _nothing() -> Regions:
+    """The regions of no image."""
+    maps, sizes = torch.zeros(0, 1, 1, dtype=torch.uint8), torch.zeros(0, 2, dtype=torch.int64)
+    return Regions([], maps, torch.zeros(0, dtype=torch.float64), sizes, 0)
+
+
+def _nearest(backbone: Backbone, pixels: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each place, int64 1 + the centre that it is most like, and how much more so than the next: (B, s, s) each."""
     vectors = F.normalize(backbone(pixels).high.float(), dim=1)
     with torch.autocast(vectors.device.type, enabled=False):
         likeness = F.avg_pool2d(torch.einsum("kc,bchw->bkhw", centres, vectors), 3, 1, 1)  # without specks
-    size = (pixels.shape[-2], pixels.shape[-1])
-    places = backbone.grid.upsample(likeness, size)[..., ::_STEP, ::_STEP]
-    if len(centres) == 1:
-        return torch.ones_like(places[:, 0], dtype=torch.int64), torch.ones_like(places[:, 0])
-    best = places.topk(2, dim=1)
-    return best.indices[:, 0] + 1, best.values[:, 0] - best.values[:, 1]
+    places = backbone.grid.upsample(likeness, (pixels.shape[-2], pixels.shape[-1]))[..., ::_STEP, ::_STEP]
+    best = places.topk(min(2, len(centres)), dim=1)  # of one centre, its own next
+    return best.indices[:, 0] + 1, best.values[:, 0] - best.values[:, -1]
 
 
-def _leave_undecided(maps: Tensor, margins: Tensor) -> None:
-    """Takes from each group the places that are about as much like another: the least sure ones of all images."""
-    sure = (maps != 0) & (maps != UNDECIDED)
-    if not sure.any():
-        return
-    values = margins[sure].float()
-    limit = values.sort().values[int(_UNSURE * (len(values) - 1))]
-    maps[sure & (margins < limit)] = UNDECIDED
+def _without_unsure(maps: Tensor, margins: Tensor, share: float) -> Tensor:
+    """The maps (n, s, s) with this share of all that is of a group undecided: the places of the smallest margins."""
+    grouped = (maps != 0) & (maps != UNDECIDED)
+    ranked = margins[grouped].sort().values
+    if not len(ranked):
+        return maps
+    return maps.masked_fill(grouped & (margins < ranked[int(share * len(ranked))]), UNDECIDED)
 
 
 def group(vectors: Tensor, count: int) -> Tensor:

@@ -274,14 +274,14 @@ class Trainer:
         training = self.config.training
         order = Stream("latent images", *labelled.key).choose(len(labelled.images), len(labelled.images))
         images = sorted(labelled.images[place] for place in order[:_LATENT_IMAGES])
-        count, size = training.latent_classes, training.augmentation.size
-        backbone, longest = weights_digest(self.model.backbone), training.augmentation.longest
-        depends = [index.digest, labelled.pairs, images, to_dict(self.config.model.backbone), backbone, count, size, longest]
+        count, unsure, size = training.latent_classes, training.latent_unsure, training.augmentation.size
+        backbone = [to_dict(self.config.model.backbone), weights_digest(self.model.backbone)]
+        depends = [index.digest, labelled.pairs, images, backbone, count, unsure, size, training.augmentation.longest]
         digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
         found = self.folder.load_regions(digest) if resume else None
         if found is None:
             with self.precision():
-                found = mine(store, labelled.pairs, images, self.encoder, count, size, mining)
+                found = mine(store, labelled.pairs, images, self.encoder, count, size, unsure, mining)
             self._new_regions = (found, digest)
         return found.to(self.device)
 
