@@ -13,17 +13,24 @@ if TYPE_CHECKING:
     from cyctr.config import Config, ModelConfig, preset
     from cyctr.engine.entry import train
     from cyctr.errors import CyctrError
+    from cyctr.inference import Box, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter
     from cyctr.model import CyCTR, build
     from cyctr.types import Episode, Prediction, Support
     from cyctr.weights import load_model
 
 _HOME = {
+    "Box": "inference",
     "Config": "config",
     "CyCTR": "model",
     "CyctrError": "errors",
+    "EncodedSupport": "inference",
     "Episode": "types",
+    "ImageResult": "inference",
     "ModelConfig": "config",
+    "Polygons": "inference",
     "Prediction": "types",
+    "Segmentation": "inference",
+    "Segmenter": "inference",
     "Support": "types",
     "build": "model",
     "load_checkpoint": "checkpoint",
@@ -34,12 +41,18 @@ _HOME = {
 }
 
 __all__ = [
+    "Box",
     "Config",
     "CyCTR",
     "CyctrError",
+    "EncodedSupport",
     "Episode",
+    "ImageResult",
     "ModelConfig",
+    "Polygons",
     "Prediction",
+    "Segmentation",
+    "Segmenter",
     "Support",
     "build",
     "load_checkpoint",

@@ -62,7 +62,9 @@ def test_several_classes_are_found_as_each_alone_and_the_backbone_sees_an_image_
     other = segmenter.encode_support(*scene((70, 70), 9), name="other")
     alone = {name: segmenter.segment(images[0], one).probability for name, one in (("a", disc), ("b", other))}
     seen = []
-    monkeypatch.setattr(segmenter.model.backbone, "forward", lambda x, real=segmenter.model.backbone.forward: (seen.append(len(x)), real(x))[1])
+    monkeypatch.setattr(
+        segmenter.model.backbone, "forward", lambda x, real=segmenter.model.backbone.forward: (seen.append(len(x)), real(x))[1]
+    )
     (result,) = segmenter.segment_many(images[:1], {"a": disc, "b": other})
     assert seen == [1]
     assert list(result.classes) == ["a", "b"]

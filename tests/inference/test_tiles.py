@@ -1,5 +1,7 @@
 """Windows cover an image, and maps laid over it leave no trace of them."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -21,7 +23,7 @@ def test_windows_cover_every_pixel_within_the_image_and_overlap_enough(size, sid
     for axis, length in enumerate(size):
         starts = sorted({window[axis] for window in found})
         own = min(side, length) if max(size) > side else length
-        assert all(after - before <= own * (1 - overlap) + 1 for before, after in zip(starts, starts[1:], strict=False))
+        assert all(after - before <= own * (1 - overlap) + 1 for before, after in pairwise(starts))
 
 
 def test_no_tile_is_one_window():

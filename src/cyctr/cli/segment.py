@@ -78,6 +78,10 @@ def segment(
     scales: Annotated[
         str, typer.Option("--scales", help="Sizes to look at, such as 0.75,1,1.25: better, slower.", rich_help_panel=_TUNING)
     ] = "1",
+    votes: Annotated[
+        float,
+        typer.Option("--votes", help="Weight of plain matching beside the network, 0 to 1.", rich_help_panel=_TUNING),
+    ] = 0.5,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_TUNING)] = "auto",
     precision: Annotated[
         str, typer.Option("--precision", help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.", rich_help_panel=_TUNING)
@@ -106,9 +110,10 @@ def segment(
         "scales": options.floats("--scales", scales),
         "smallest": smallest,
         "fill_holes": fill_holes,
+        "votes": votes,
     }
     _check_places(support, query, output)
-    queries = find_queries(query, [output, *support])
+    queries = find_queries(query, [output, *_own_files(support, query)])
     with options.progress_bar("fetching the backbone") as progress:
         segmenter = options.open_segmenter(model, device, precision, progress)
     supports = options.read_supports(segmenter, support, classes, tile)
@@ -178,6 +183,20 @@ def _run(
             on_image=on_image,
             settings=settings,
         )
+
+
+def _own_files(support: Sequence[Path], query: Sequence[Path]) -> list[Path]:
+    """What is no query: the folders of supports; of one that holds the queries, too, the labelled images and their masks."""
+    from cyctr.inference.supports import find_supports
+
+    found: list[Path] = []
+    for folder in support:
+        if folder.is_dir() and any(path.resolve().is_relative_to(folder.resolve()) for path in query):
+            shots = [shot for of_class in find_supports(folder).classes.values() for shot in of_class]
+            found += [shot.image for shot in shots] + [shot.mask for shot in shots if isinstance(shot.mask, Path)]
+        else:
+            found.append(folder)
+    return found
 
 
 def _check_places(support: Sequence[Path], query: Sequence[Path], output: Path) -> None:

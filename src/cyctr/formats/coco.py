@@ -42,7 +42,7 @@ class CocoWriter:
         self._folder, self._classes = folder, classes
         self._instances, self._polygons = instances, polygons
         self._rle = None if polygons else _needed("pycocotools.mask", "it packs the masks of COCO", "coco")
-        self._labelling = _needed("scipy.ndimage", "it tells instances apart", "segment") if instances else None
+        self._labelling = _needed("scipy.ndimage", "it tells instances apart", "coco") if instances else None
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
         self._end = 0

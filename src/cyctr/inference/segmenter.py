@@ -62,7 +62,7 @@ class _Plan:
         scales: of the network's input size, to take the mean of.
         smallest: pixels of the smallest region that stays.
         fill_holes: what a region encloses belongs to it.
-        votes: weight of plain matching beside the network, 0 to 1.
+        votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone.
     """
 
     threshold: float = 0.5
@@ -72,7 +72,7 @@ class _Plan:
     scales: Sequence[float] = (1.0,)
     smallest: int = 0
     fill_holes: bool = False
-    votes: float = 2 / 3
+    votes: float = 0.5
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
@@ -210,7 +210,7 @@ class Segmenter:
             batch: how many are looked at together; by default as suits the device.
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
-                pixels), fill_holes (False), votes (2/3; of plain matching): see docs/segmenter.md.
+                pixels), fill_holes (False), votes (0.5; of plain matching): see docs/segmenter.md.
 
         Yields:
             a result at the image's own size.

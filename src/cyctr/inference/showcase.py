@@ -21,12 +21,12 @@ from cyctr.visual.page import Section, page
 
 _SIDE = 230
 _LEAD = (
-    "Each class below was shown to the network by a few labelled crops (red) and looked for in other crops (green; truth blue). "
+    "Each class was shown to the network by a few labelled crops (red) and looked for in other crops (green; truth blue). "
     "It has never seen these classes, and nothing was trained."
 )
 _NOTE = (
     "Supports and queries of a scene are crops of one photograph, so that this is easier than real use. "
-    "In a cycle map, red and blue tokens of the first support find their way through the query and back to their own class; grey ones do not."
+    "In a cycle map, red and blue tokens of the first support come back from the query to their own class; grey ones do not."
 )
 
 
