@@ -51,6 +51,23 @@ def test_votes_are_a_weighted_mean_with_plain_matching(segmenter, disc, images):
     assert np.abs(none - all_).max() > 0.01
 
 
+def test_a_network_that_cannot_find_what_was_marked_in_the_very_same_image_is_outvoted(segmenter, disc):
+    weights = [replace(disc, trust=trust).votes for trust in (0.0, 0.5, 0.7, 0.95, 1.0)]
+    assert weights[0] == weights[1] == 1 and weights[3] == weights[4] == pytest.approx(1 / 3)
+    assert weights == sorted(weights, reverse=True)
+
+
+def test_trust_is_the_iou_of_the_networks_own_answer_in_the_labelled_images(segmenter):
+    shots = [scene((65, 65), seed) for seed in (1, 2)]
+    support = segmenter.encode_support([image for image, _ in shots], [mask for _, mask in shots])
+    masks = [segmenter.segment(image, support, votes=0).mask for image, _ in shots]
+    both, either = (
+        sum(int(pair(found, mask).sum()) for found, (_, mask) in zip(masks, shots, strict=True))
+        for pair in (np.logical_and, np.logical_or)
+    )
+    assert support.trust == pytest.approx(both / either)
+
+
 @pytest.mark.parametrize("batch", [1, 3, 100])
 def test_the_batch_changes_nothing(segmenter, disc, images, batch):
     expected = [segmenter.segment(image, disc).probability for image in images]

@@ -79,9 +79,9 @@ def segment(
         str, typer.Option("--scales", help="Sizes to look at, such as 0.75,1,1.25: better, slower.", rich_help_panel=_TUNING)
     ] = "1",
     votes: Annotated[
-        float,
-        typer.Option("--votes", help="Weight of plain matching beside the network, 0 to 1.", rich_help_panel=_TUNING),
-    ] = 0.5,
+        float | None,
+        typer.Option("--votes", help="Weight of plain matching, 0 to 1; default: by the support.", rich_help_panel=_TUNING),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_TUNING)] = "auto",
     precision: Annotated[
         str, typer.Option("--precision", help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.", rich_help_panel=_TUNING)

@@ -21,6 +21,7 @@ from cyctr.config import InputConfig
 from cyctr.data.transforms import fit_image, fit_label, planes, restore
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError, DataError
+from cyctr.evaluation.metrics import Counts, count
 from cyctr.inference.cleaning import clean
 from cyctr.inference.confidence import confidence
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
@@ -28,6 +29,7 @@ from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
 from cyctr.inference.tiles import Canvas, Window, around, windows
 from cyctr.model import CyCTR
+from cyctr.types import Support
 from cyctr.weights import CATALOGUE, cache
 
 Pixels = NDArray[np.uint8]
@@ -47,7 +49,7 @@ class Settings(TypedDict, total=False):
     scales: Sequence[float]
     smallest: int
     fill_holes: bool
-    votes: float
+    votes: float | None
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class _Plan:
         scales: of the network's input size, to take the mean of.
         smallest: pixels of the smallest region that stays.
         fill_holes: what a region encloses belongs to it.
-        votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone.
+        votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone; None is what the support
+            suggests.
     """
 
     threshold: float = 0.5
@@ -72,7 +75,7 @@ class _Plan:
     scales: Sequence[float] = (1.0,)
     smallest: int = 0
     fill_holes: bool = False
-    votes: float = 0.5
+    votes: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold < 1:
@@ -82,7 +85,7 @@ class _Plan:
             raise ConfigError(f"overlap is {self.overlap}; expected a share of the tile from 0 to 0.9")
         if not self.scales or not all(0.25 <= scale <= 4 for scale in self.scales):
             raise ConfigError(f"scales are {tuple(self.scales)}; expected some from 0.25 to 4, such as (0.75, 1, 1.25)")
-        if not 0 <= self.votes <= 1:
+        if self.votes is not None and not 0 <= self.votes <= 1:
             raise ConfigError(f"votes is {self.votes}; expected a weight from 0 (the network alone) to 1 (matching alone)")
         if self.smallest < 0:
             raise ConfigError(f"smallest is {self.smallest}; expected a number of pixels, 0 for all")
@@ -210,7 +213,7 @@ class Segmenter:
             batch: how many are looked at together; by default as suits the device.
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
-                pixels), fill_holes (False), votes (0.5; of plain matching): see docs/segmenter.md.
+                pixels), fill_holes (False), votes (of plain matching; by default as the support suggests): see docs/segmenter.md.
 
         Yields:
             a result at the image's own size.
@@ -264,7 +267,7 @@ class Segmenter:
                         canvases[place][number].add(window, back.flip(-1) if view.mirrored else back)
         return [[canvas.mean().cpu().numpy() for canvas in of_image] for of_image in canvases]
 
-    def _probabilities(self, inputs: Tensor, supports: Mapping[str, EncodedSupport], votes: float) -> Iterator[Tensor]:
+    def _probabilities(self, inputs: Tensor, supports: Mapping[str, EncodedSupport], votes: float | None) -> Iterator[Tensor]:
         """For each class, (B, S, S): the mean of what the network says and of what the support's tokens say by themselves."""
         size = (inputs.shape[-2], inputs.shape[-1])
         with self.precision():
@@ -272,11 +275,12 @@ class Segmenter:
         for support in supports.values():
             with self.precision():
                 prediction = self.model.answer(query, support.encoded)
-            if prediction.votes is None or not votes:
+            weight = support.votes if votes is None else votes
+            if prediction.votes is None or not weight:
                 yield prediction.probability
             else:
                 plain = self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
-                yield torch.lerp(prediction.probability, plain, votes)
+                yield torch.lerp(prediction.probability, plain, weight)
 
     def _shot(
         self, image: ImageLike, mask: MaskLike, place: int, class_id: int | None, tile: int | None
@@ -293,7 +297,16 @@ class Segmenter:
     def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None) -> EncodedSupport:
         with self.precision():
             encoded = self.model.encode_support(images[None].to(self.device), labels[None].to(self.device))
-        return EncodedSupport(name, images, labels, encoded, self.digest, tile)
+        return EncodedSupport(name, images, labels, encoded, self.digest, self._trust(images, labels, encoded), tile)
+
+    def _trust(self, images: Tensor, labels: Tensor, encoded: Support) -> float:
+        """IoU of what the network finds in the labelled images themselves."""
+        total = Counts()
+        for image, label in zip(images, labels, strict=True):
+            with self.precision():
+                mask = self.model.segment(image[None].to(self.device), encoded).mask[0]
+            total += count(mask.cpu(), label)
+        return total.iou
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
