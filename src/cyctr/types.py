@@ -196,12 +196,15 @@ class Prediction:
         explanation: on request, else None.
         votes: (B, votes, h, w) in [0, 1], what the support's tokens say of each cell without any learning, a map for each of
             `prior.votes`; None where there are none.
+        similarity: (B, H', W') how much each place of the query is like what the support marks, a cosine in [-1, 1] that
+            nothing was learned for; always from `answer` and `segment`, elsewhere on request.
     """
 
     logits: Tensor
     auxiliary: Tensor | None = None
     explanation: Explanation | None = None
     votes: Tensor | None = None
+    similarity: Tensor | None = None
 
     @property
     def probability(self) -> Tensor:

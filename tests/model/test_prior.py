@@ -8,7 +8,7 @@ from making import episode, one, tiny
 
 from cyctr.config import PAPER, EncoderConfig, ModelConfig, PriorConfig, SamplingConfig
 from cyctr.losses import episode_loss
-from cyctr.model.prior import prior_map, support_vectors, vote_map
+from cyctr.model.prior import likeness_map, prior_map, support_vectors, vote_map
 from cyctr.types import Episode
 
 
@@ -351,3 +351,40 @@ def test_a_network_that_votes_compiles_without_a_graph_break(name):
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(given).logits, model(given).logits, atol=1e-5, rtol=1e-4)
+
+
+def test_the_likeness_map_equals_its_definition_in_loops():
+    query, high, mask = case(shots=3)
+    mask[0, 1] = False  # a shot without foreground says nothing
+    fast = likeness_map(query, *support_vectors(high, mask))
+    for b in range(2):
+        shots = [F.normalize(high[b, k][:, mask[b, k]].T, dim=-1).mean(0) for k in range(3) if mask[b, k].any()]
+        mean = torch.stack(shots).mean(0)
+        for y in range(3):
+            for x in range(5):
+                torch.testing.assert_close(fast[b, y, x], torch.cosine_similarity(query[b, :, y, x], mean, 0))
+
+
+def test_the_likeness_of_an_image_without_anything_alike_is_low_everywhere():
+    high, mask = torch.tensor([1.0, 0.0]).view(1, 1, 2, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    query = torch.tensor([0.1, 1.0]).view(1, 2, 1, 1).repeat(1, 1, 2, 2)
+    query[..., 0, 0] = torch.tensor([0.2, 1.0])
+    assert likeness_map(query, *support_vectors(high, mask)).max() < 0.2
+    assert prior_map(query, *support_vectors(high, mask)).max() == 1
+
+
+def test_a_query_is_most_like_itself():
+    model = tiny()
+    given = episode(batch=1)
+    with torch.inference_mode():
+        support = model.encode_support(given.support_images, given.support_labels)
+        own = model.segment(given.support_images[:, 0], support).similarity
+        other = model(given).similarity
+    assert own.shape == (1, 65, 65)
+    assert own.abs().max() <= 1 + 1e-5
+    marked = given.support_labels[:, 0] == 1
+    assert own[marked].mean() > other.mean()
+
+
+def test_training_needs_no_similarity():
+    assert tiny().train()(episode(batch=1)).similarity is None

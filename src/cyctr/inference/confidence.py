@@ -1,5 +1,78 @@
-"""interim"""
+"""How sure we are that the class is in the query at all.
+
+Few-shot networks learn from queries that hold the class, so they mark something in any image, and are about as certain of it.
+What tells the two apart is whether the marked place resembles what the support marks, in features that were never trained to
+segment. `experiments/confidence.py` measures how often that is right, and makes the numbers below.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cyctr.errors import DataError
+
+_PEAK_SHARE = 0.5  # of the largest probability: what has more is looked at. Of a clear answer this is the mask.
+_BEST_SHARE = 0.1  # of what is looked at: the most similar tenth decides, since masks hold parts that resemble nothing
+_MOST_SHOTS = 5  # the most that was measured: more shots count as these
 
 
-def confidence(probability):
-    return float(probability.max())
+@dataclass(frozen=True)
+class Calibration:
+    """The logistic regression from resemblance to confidence, for the features of one backbone.
+
+    Attributes:
+        bias: the log odds at resemblance 0 with one shot.
+        slope: log odds for each unit of resemblance.
+        per_log_shot: log odds for each unit of ln K. The mean of several shots is closer to every image, of its class or not.
+    """
+
+    bias: float
+    slope: float
+    per_log_shot: float
+
+
+CALIBRATIONS: Mapping[str, Calibration] = {
+    "resnet50-keras": Calibration(bias=-8.7, slope=26.0, per_log_shot=-0.9),
+    "efficientnet-lite0": Calibration(bias=-2.9, slope=13.0, per_log_shot=-0.5),
+}
+"""By the name of the backbone's weights: cosines of different features are not comparable."""
+
+
+def confidence(
+    probability: NDArray[np.float32], similarity: NDArray[np.float32], shots: int, calibration: Calibration
+) -> float:
+    """The probability that the query holds the class, if it did as often as not.
+
+    Args:
+        probability: (H, W) of foreground, without padding.
+        similarity: (H, W) `Prediction.similarity` at the same size, without padding.
+        shots: K.
+        calibration: of the network's backbone, one of `CALIBRATIONS`.
+
+    Returns:
+        A number in [0, 1]. Below 0.5 the class is probably not there.
+    """
+    if shots < 1:
+        raise DataError(f"shots is {shots}; expected at least 1")
+    log_shots = math.log(min(shots, _MOST_SHOTS))
+    odds = calibration.bias + calibration.slope * resemblance(probability, similarity) + calibration.per_log_shot * log_shots
+    return 0.5 * (1 + math.tanh(odds / 2))  # the logistic function, which cannot overflow
+
+
+def resemblance(probability: NDArray[np.float32], similarity: NDArray[np.float32]) -> float:
+    """How similar the most similar tenth of the answer is, at least, to what the support marks.
+
+    Args:
+        probability: (H, W) as for `confidence`.
+        similarity: (H, W) as for `confidence`.
+
+    Returns:
+        A cosine in [-1, 1].
+    """
+    if probability.shape != similarity.shape or probability.size == 0:
+        raise DataError(f"probability is {probability.shape}, similarity {similarity.shape}; expected two maps of one size")
+    answer = similarity[probability >= _PEAK_SHARE * probability.max()]  # never empty, whatever the mask is
+    return float(np.quantile(answer, 1 - _BEST_SHARE))

@@ -14,7 +14,7 @@ from cyctr.model.encoder import TransformerMixer
 from cyctr.model.fusion import use_winograd
 from cyctr.model.head import AuxiliaryHead, Classifier, Merge, ResidualMixer
 from cyctr.model.pooling import masked_average
-from cyctr.model.prior import prior_map, support_vectors, vote_map
+from cyctr.model.prior import likeness_map, prior_map, support_vectors, vote_map
 from cyctr.model.sampling import Sample, sample_tokens
 from cyctr.types import Episode, Explanation, Features, Prediction, Query, Support, check_query, check_support
 
@@ -95,7 +95,8 @@ class CyCTR(nn.Module):
         auxiliary = None
         if self.training and self.auxiliary is not None and episode.query_labels is not None:
             auxiliary = self._predict_support(reduced_query, reduced, episode)
-        return Prediction(logits, auxiliary, explanation, votes)
+        similarity = self._similarity(query, encoded, size) if explain else None
+        return Prediction(logits, auxiliary, explanation, votes, similarity)
 
     def encode_support(self, images: Tensor, labels: Tensor, seeds: Tensor | None = None) -> Support:
         """Encodes K labelled images per episode, to be used with any number of queries.
@@ -124,7 +125,7 @@ class CyCTR(nn.Module):
         """Segments encoded queries, as `segment` does."""
         support = support.expand(len(query.reduced))
         logits, votes, explanation = self._decode(query.features, query.reduced, support, query.size, explain)
-        return Prediction(logits, None, explanation, votes)
+        return Prediction(logits, None, explanation, votes, self._similarity(query.features, support, query.size))
 
     def accelerate(self) -> Self:
         """Rewrites the network for inference, its output unchanged to 1e-3. It cannot be trained any more."""
@@ -194,6 +195,10 @@ class CyCTR(nn.Module):
         cells = self.backbone.grid
         where = (cells.stride, cells.alignment, cells.offset)
         return logits, votes, Explanation(prior, support.index, support.valid, support.grid, *where, traces)
+
+    def _similarity(self, query: Features, support: Support, size: tuple[int, int]) -> Tensor:
+        likeness = likeness_map(query.high, support.high, support.high_valid)  # (B, h, w)
+        return self.backbone.grid.upsample(likeness[:, None], size)[:, 0]  # (B, H, W)
 
     def _votes(self, query: Features, support: Support) -> list[Tensor]:
         prior = self.config.prior

@@ -52,6 +52,27 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
     return mean.unflatten(1, query_high.shape[-2:])
 
 
+def likeness_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
+    """The cosine similarity of each query cell to the mean foreground vector of the support.
+
+    The prior map is spread out over [0, 1] whatever there is. This is not: where nothing in the query resembles what the
+    support marks, it is low everywhere.
+
+    Args:
+        query_high: (B, C, h, w).
+        vectors: (B, K, M, C) from `support_vectors`.
+        valid: (B, K, M) bool.
+
+    Returns:
+        (B, h, w) in [-1, 1]: 0 where no shot has foreground.
+    """
+    weight = valid.to(vectors.dtype)[:, :, None]  # (B, K, 1, M)
+    per_shot = (weight @ vectors)[:, :, 0].float() / weight.float().sum(-1).clamp_min(1)  # (B, K, C): each shot counts the same
+    mean = F.normalize(per_shot.sum(1), dim=-1)  # (B, C)
+    query = F.normalize(query_high.float(), dim=1)  # (B, C, h, w)
+    return (mean[:, None] @ query.flatten(2)).view(-1, *query.shape[-2:])
+
+
 def vote_map(query: Tensor, voters: Tensor, is_foreground: Tensor, valid: Tensor, temperature: float) -> Tensor:
     """The share of foreground among the support tokens each query cell resembles, the more similar ones weighing more.
 

@@ -1,0 +1,117 @@
+import numpy as np
+import pytest
+
+from cyctr.errors import DataError
+from cyctr.inference.confidence import CALIBRATIONS, Calibration, confidence, resemblance
+from cyctr.weights import CATALOGUE
+
+ANY = Calibration(bias=-4.0, slope=10.0, per_log_shot=-1.0)
+
+
+def case(seed=0, size=(30, 40)):
+    """An answer in a corner that is unlike the rest."""
+    generator = np.random.default_rng(seed)
+    probability = 0.3 * generator.random(size, np.float32)
+    probability[:10, :10] = 0.7 + 0.3 * generator.random((10, 10), np.float32)
+    similarity = generator.uniform(-0.2, 0.6, size).astype(np.float32)
+    return probability, similarity
+
+
+@pytest.mark.parametrize("calibration", [ANY, *CALIBRATIONS.values()])
+def test_it_lies_between_zero_and_one_and_is_the_same_again(calibration):
+    for seed in range(5):
+        probability, similarity = case(seed)
+        found = confidence(probability, similarity, 1, calibration)
+        assert 0 < found < 1
+        assert confidence(probability.copy(), similarity.copy(), 1, calibration) == found
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS.values(), ids=CALIBRATIONS)
+def test_more_similarity_gives_more_confidence(calibration):
+    probability, similarity = case()
+    levels = [confidence(probability, similarity + more, 1, calibration) for more in (-0.2, 0.0, 0.1, 0.3)]
+    assert levels == sorted(levels)
+    assert levels[0] < levels[-1]
+
+
+@pytest.mark.parametrize("calibration", CALIBRATIONS.values(), ids=CALIBRATIONS)
+def test_something_unlike_the_support_is_probably_not_it_and_the_support_itself_is(calibration):
+    for shots in (1, 5):
+        probability, similarity = case()
+        assert confidence(probability, np.zeros_like(similarity), shots, calibration) < 0.2
+        assert confidence(probability, np.full_like(similarity, 0.7), shots, calibration) > 0.8
+
+
+def test_similarity_outside_the_answer_does_not_count():
+    probability, similarity = case()
+    changed = similarity.copy()
+    changed[15:] = 1.0
+    assert resemblance(probability, changed) == resemblance(probability, similarity)
+
+
+def test_raising_similarity_anywhere_never_lowers_the_confidence():
+    probability, similarity = case()
+    before = confidence(probability, similarity, 1, ANY)
+    for seed in range(10):
+        raised = similarity + np.random.default_rng(seed).random(similarity.shape, np.float32) ** 8
+        assert confidence(probability, raised, 1, ANY) >= before
+
+
+def test_of_a_clear_answer_the_mask_is_looked_at():
+    probability, similarity = case()
+    probability[0, 0] = 1.0
+    assert resemblance(probability, similarity) == pytest.approx(np.quantile(similarity[probability > 0.5], 0.9))
+
+
+def test_a_small_part_that_is_similar_is_enough_and_a_stray_pixel_is_not():
+    probability, similarity = case()
+    similarity[:] = 0
+    similarity[0, 0] = 1
+    assert resemblance(probability, similarity) < 0.1
+    similarity[:2, :10] = 1
+    assert resemblance(probability, similarity) == 1
+
+
+@pytest.mark.parametrize("level", [0.0, 1e-30, 0.2, 1.0])
+def test_flat_answers_look_at_the_whole_image(level):
+    _, similarity = case()
+    flat = np.full_like(similarity, level)
+    assert resemblance(flat, similarity) == pytest.approx(np.quantile(similarity, 0.9))
+
+
+def test_an_empty_mask_looks_where_the_network_came_closest():
+    probability, similarity = case()
+    assert resemblance(0.3 * probability, similarity) == resemblance(probability, similarity)
+
+
+def test_one_pixel_is_enough():
+    one = np.full((1, 1), 0.4, np.float32)
+    assert resemblance(one, one) == pytest.approx(0.4)
+
+
+def test_absurd_similarities_do_not_overflow():
+    probability, similarity = case()
+    assert confidence(probability, similarity - 1e6, 1, ANY) == 0
+    assert confidence(probability, similarity + 1e6, 1, ANY) == 1
+
+
+def test_shots_count_up_to_the_number_that_was_measured():
+    probability, similarity = case()
+    one, five, nine = (confidence(probability, similarity, shots, ANY) for shots in (1, 5, 9))
+    assert five < one
+    assert nine == five
+
+
+@pytest.mark.parametrize(("probability", "similarity"), [((3, 4), (4, 3)), ((0, 4), (0, 4))])
+def test_maps_that_do_not_fit_are_refused(probability, similarity):
+    with pytest.raises(DataError, match="expected two maps of one size"):
+        resemblance(np.zeros(probability, np.float32), np.zeros(similarity, np.float32))
+
+
+def test_no_shots_are_refused():
+    with pytest.raises(DataError, match="shots is 0; expected at least 1"):
+        confidence(*case(), 0, ANY)
+
+
+def test_calibrations_are_of_known_weights():
+    assert CALIBRATIONS.keys() <= CATALOGUE.keys()
