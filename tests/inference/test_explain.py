@@ -2,10 +2,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from conftest import CONFIG, scene
 from making import assert_one_line, tiny
 from PIL import Image
-from segmenting import MODEL, checkpoint, labelled, photo
+from segmenting import MODEL, checkpoint, labelled, photo, scene
 
 from cyctr.errors import ConfigError, DataError
 from cyctr.inference import Segmenter
@@ -69,7 +68,7 @@ def test_more_than_five_shots_are_refused(segmenter):
 
 
 def test_a_support_of_another_network_and_an_odd_image_are_refused(segmenter, disc, tmp_path):
-    other = Segmenter(tiny(replace(CONFIG, dim=64)), size=65, device="cpu")
+    other = Segmenter(tiny(replace(MODEL, dim=64)), size=65, device="cpu")
     with pytest.raises(DataError, match="another network"):
         explain(other, scene((40, 90))[0], disc)
     with pytest.raises(DataError, match="too small"):
