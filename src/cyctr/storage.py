@@ -40,7 +40,7 @@ def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
     """A file to write in place of `path`, which it takes at the end; it is gone where something fails."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.{threading.get_ident()}")  # a name has 255 bytes at most
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft

@@ -11,6 +11,7 @@ import torch
 from conftest import CONFIG, scene
 from making import tiny
 from PIL import Image
+from segmenting import checkpoint
 
 from cyctr.data.transforms import fit_image, planes, restore
 from cyctr.errors import CheckpointError, ConfigError, DataError
@@ -219,6 +220,12 @@ def test_an_image_that_cannot_be_read_stops_all_or_is_complained_of(segmenter, d
     results = list(segmenter.segment_many(given, disc, complain=lambda place, error: problems.append((place, str(error)))))
     assert [result.place for result in results] == [0, 2]
     assert problems[0][0] == 1 and "0 bytes" in problems[0][1] and len(problems) == 1
+
+
+def test_a_checkpoint_gives_the_same_network_each_time(disc, tmp_path):
+    path = checkpoint(tmp_path / "tiny.safetensors")
+    first, second = (Segmenter.from_pretrained(path, device="cpu") for _ in range(2))
+    assert first.digest == second.digest == disc.model
 
 
 def test_a_support_of_another_network_is_refused(segmenter, disc):

@@ -12,6 +12,7 @@ import cyctr
 from cyctr.cli import data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
 from cyctr.cli.options import ManyOptions, with_dashes
 from cyctr.errors import CyctrError
+from cyctr.words import one_line
 
 app = typer.Typer(
     name="cyctr",
@@ -55,7 +56,7 @@ _USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps
 def _say(message: object) -> None:
     """One line for the user; of several processes that torchrun started, the first speaks for all."""
     if os.environ.get("RANK", "0") == "0":
-        print(f"cyctr: {message}", file=sys.stderr)
+        print(f"cyctr: {one_line(message)}", file=sys.stderr)
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:

@@ -26,22 +26,25 @@ def explain(
 ) -> None:
     """Show how an answer came about: prior map, cycle consistency, attention, side by side in one picture or page.
 
-    Red tokens of the support are foreground whose match in the query comes back to foreground, blue ones background likewise,
-    grey ones are lost on the way and not attended to.
+    Red tokens of the support are foreground whose match in the query comes back to foreground, blue ones background likewise.
+
+    Grey ones are lost on the way and not attended to.
     """
     from cyctr.inference.explain import explain as explained
 
     if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".html"):
         raise ConfigError(f"--output is {output}; expected a name that ends in .png, .jpg or .html")
-    if output.exists() and not force:
-        raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
     for path in (support, query):
         if not path.exists():
             raise DataError(f"{path}: no such file or folder; check the path")
+        if output.exists() and output.samefile(path):
+            raise ConfigError(f"--output is {output}, which is to be read; choose another name")
+    if output.exists() and not force:
+        raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
     place = None if at is None else options.place("--at", at)
     with options.progress_bar("fetching the backbone") as progress:
         segmenter = options.open_segmenter(model, device, "auto", progress)
-    supports = options.read_supports(segmenter, [support], name, None)
+    supports = options.read_supports(segmenter, [support], None if name is None else [name], None)
     if len(supports) > 1:
         raise ConfigError(f"{support}: shows {', '.join(supports)}; choose one with --class")
     (chosen,) = supports.values()

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _PANEL = "Data"
 _MOST = 1000  # numbers in one option
+_SHOWN = 20  # notes on labelled images
+_UNLABELLED = (": has no mask; ", ": holds labelled images itself, ")  # in notes of `find_supports`
 _TELL_SECONDS = 10  # between lines, where there is no terminal for a bar
 
 
@@ -239,8 +241,20 @@ def open_segmenter(model: str, device: str, precision: str, progress: "Progress"
     return Segmenter.from_pretrained(model, device=device, precision=precision, progress=progress)
 
 
+def names(option: str, text: str) -> list[str]:
+    """The names of a text such as `cup,plate`."""
+    found = [name.strip() for name in text.split(",") if name.strip()]
+    if not found:
+        raise ConfigError(f"{option} is {text!r}; expected names such as cup,plate")
+    return found
+
+
 def read_supports(
-    segmenter: "Segmenter", given: Sequence[Path], classes: str | None, tile: int | None
+    segmenter: "Segmenter",
+    given: Sequence[Path],
+    classes: Sequence[str] | None,
+    tile: int | None,
+    queries: Sequence[Path] = (),
 ) -> "dict[str, EncodedSupport]":
     """The classes that folders and files show, encoded; what is passed over is said in a line each.
 
@@ -249,38 +263,51 @@ def read_supports(
         given: folders of labelled images, and files of `cyctr support save`.
         classes: names, to take these alone and in this order.
         tile: side of the windows to cut around objects.
+        queries: images that are to be segmented, and need no mask.
     """
     from cyctr.inference.bulk import encode_labelled
     from cyctr.inference.supports import find_supports
 
-    def complain(problem: str) -> None:
-        warnings.warn(f"left out: {problem}", stacklevel=2)
-
-    wanted = None if classes is None else [name.strip() for name in classes.split(",") if name.strip()]
+    problems: list[str] = []
+    shown: list[str] = []
     found: dict[str, EncodedSupport] = {}
     for path in given:
         if path.is_dir():
-            folder = find_supports(path, None)
-            for problem in folder.problems:
-                complain(problem)
+            folder = find_supports(path)
+            problems += folder.problems
+            shown += folder.classes
             read = {
-                name: encode_labelled(segmenter, name, shots, tile, complain)
+                name: encode_labelled(segmenter, name, shots, tile, problems.append)
                 for name, shots in folder.classes.items()
-                if wanted is None or name in wanted
+                if classes is None or name in classes
             }
         else:
             one = segmenter.load_support(path)
+            shown.append(one.name)
             read = {one.name: one}
         twice = found.keys() & read.keys()
         if twice:
             raise ConfigError(f"class {min(twice)!r} comes from two supports; rename one, or give one of them")
         found |= read
-    if wanted is not None:
-        missing = [name for name in wanted if name not in found]
-        if missing:
-            raise ConfigError(f"--classes has {missing[0]!r}; the supports show {listed(sorted(found)) or 'none of these'}")
-        found = {name: found[name] for name in wanted}
-    return found
+    _tell_of(problems, queries)
+    missing = [name for name in classes or () if name not in found]
+    if missing:
+        raise ConfigError(f"there is no class {missing[0]!r}; the supports show {listed(sorted(shown))}: choose among these")
+    return found if classes is None else {name: found[name] for name in classes}
+
+
+def _tell_of(problems: Sequence[str], queries: Sequence[Path]) -> None:
+    """A note for each of the first problems; that a query is not labelled is none."""
+    places = {str(place) for path in map(os.path.abspath, queries) for place in (path, *Path(path).parents)}
+    real = [
+        problem
+        for problem in problems
+        if not any(os.path.abspath(problem.partition(words)[0]) in places for words in _UNLABELLED)
+    ]
+    for problem in real[:_SHOWN]:
+        warnings.warn(f"left out: {problem}", stacklevel=3)
+    if len(real) > _SHOWN:
+        warnings.warn(f"left out: {len(real) - _SHOWN:,} more", stacklevel=3)
 
 
 def place(option: str, text: str) -> tuple[int, int]:

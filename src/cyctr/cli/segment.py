@@ -1,5 +1,7 @@
 """`cyctr segment`: label a few images, segment the rest."""
 
+import os
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -9,9 +11,10 @@ import typer
 from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
 from cyctr.storage import alone
-from cyctr.words import counted
+from cyctr.words import counted, one_line
 
 if TYPE_CHECKING:
+    from cyctr.formats import Writer
     from cyctr.inference.bulk import Ledger, Query
     from cyctr.inference.segmenter import Segmenter, Settings
     from cyctr.inference.support import EncodedSupport
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
 _SHOWN = 20  # problems on the screen
 _MASKS, _TUNING = "Masks", "How images are looked at"
 _LOCK = ".cyctr.lock"
+_MASK_NAMES = ("masks", "_mask", "-mask", ".mask")
 
 
 def segment(
@@ -26,13 +30,15 @@ def segment(
         list[Path],
         typer.Option(
             "--support",
-            help="Folder of labelled images (docs/supports.md), or a file of `cyctr support save`; repeatable.",
+            metavar="PATH",
+            help="Folder of labelled images (docs/supports.md), or a file of `cyctr support save`; may be repeated.",
         ),
     ],
     query: Annotated[
-        list[Path], typer.Option("--query", help="Folder of images, with all below it, or an image; may be repeated.")
+        list[Path],
+        typer.Option("--query", metavar="PATH", help="Folder of images, with all below it, or an image; may be repeated."),
     ],
-    output: Annotated[Path, typer.Option("--output", help="Folder for masks, overlays and predictions.json.")],
+    output: Annotated[Path, typer.Option("--output", metavar="PATH", help="Folder for masks, overlays and predictions.json.")],
     classes: Annotated[
         str | None, typer.Option("--classes", help="Which of the labelled classes, such as cup,plate; default: all.")
     ] = None,
@@ -94,11 +100,13 @@ def segment(
 ) -> None:
     """Segment images by a few labelled ones: masks, overlays and predictions.json in OUTPUT.
 
-    Interrupt with Ctrl-C at any time; the same command goes on where it stopped. Images that cannot be read are left out and
-    named at the end; the exit code is 1 then.
+    Interrupt it with Ctrl-C at any time: the same command goes on where it stopped, and does images that have come since.
+
+    Images that cannot be read are left out and named at the end; the exit code is 1 then.
     """
-    from cyctr.formats import FORMATS, open_writer
-    from cyctr.inference.bulk import Ledger, find_queries
+    from cyctr.formats import FORMATS
+    from cyctr.inference.bulk import OVERLAYS, REVIEW, find_queries
+    from cyctr.inference.segmenter import check_settings
 
     if form not in FORMATS:
         raise ConfigError(f"--format is {form!r}; expected one of {', '.join(FORMATS)}")
@@ -112,40 +120,54 @@ def segment(
         "fill_holes": fill_holes,
         "votes": votes,
     }
+    check_settings(settings)
+    wanted = None if classes is None else options.names("--classes", classes)
     _check_places(support, query, output)
     queries = find_queries(query, [output, *_own_files(support, query)])
-    with options.progress_bar("fetching the backbone") as progress:
-        segmenter = options.open_segmenter(model, device, precision, progress)
-    supports = options.read_supports(segmenter, support, classes, tile)
-    names = list(supports)
-    about = {
-        "model": f"{segmenter.name} {segmenter.digest}",
-        "supports": {name: one.digest for name, one in supports.items()},
-        "format": form,
-        "masks": {"polygons": polygons, "overlapping": overlapping, "instances": instances},
-        "settings": {**settings, "scales": list(settings["scales"])},
-    }
+    pictures = [OVERLAYS] * overlays + [REVIEW] * review
     with alone(output / _LOCK, output):
-        ledger = Ledger.open(output, about, force)
-        writer = open_writer(form, output, names, overlapping=overlapping, instances=instances, polygons=polygons)
-        done = sum(one.key in ledger.records for one in queries)
-        if done:
-            print(f"{counted(done, 'image')} of {len(queries):,} were done before")
-        try:
-            problems = _run(segmenter, supports, queries, ledger, writer, settings, overlapping, overlays, review, batch)
-        except KeyboardInterrupt:
-            left = sum(one.key not in ledger.records for one in queries)
-            print(f"stopped; {counted(left, 'image')} left: the same command goes on")
-            raise
+        with options.progress_bar("fetching the backbone") as progress:
+            segmenter = options.open_segmenter(model, device, precision, progress)
+        supports = options.read_supports(segmenter, support, wanted, tile, [one.path for one in queries])
+        masks = {"overlapping": overlapping, "instances": instances, "polygons": polygons}
+        about = {
+            "model": f"{segmenter.name} {segmenter.digest}",
+            "precision": "bfloat16" if segmenter.half else "float32",
+            "classes": list(supports),
+            **{f"support of {name}": one.digest for name, one in supports.items()},
+            "format": form,
+            **masks,
+            **settings,
+        }
+        ledger, writer = _open(output, about, form, list(supports), masks, force)
+        queries = ledger.named(queries)
+        problems = _run(segmenter, supports, queries, ledger, writer, settings, overlapping, pictures, batch)
         writer.finish()
-        ledger.finish(queries, problems)
+        ledger.finish(problems)
         if review:
             from cyctr.inference.review import write_review
 
-            write_review(output, queries, ledger.records, names)
-    _tell(output, queries, ledger, problems, names, review)
+            write_review(output, ledger.records, list(supports))
+    _tell(output, queries, ledger, problems, list(supports), review)
+    if len(problems) == len(queries):
+        raise DataError(f"none of {counted(len(queries), 'image')} could be segmented; mend them, or give others")
     if problems:
-        raise typer.Exit(2 if len(problems) == len(queries) else 1)
+        raise typer.Exit(1)
+
+
+def _open(
+    output: Path, about: dict[str, Any], form: str, names: Sequence[str], masks: dict[str, bool], force: bool
+) -> "tuple[Ledger, Writer]":
+    """What goes on with an earlier run, or begins a new one."""
+    from cyctr.formats import open_writer
+    from cyctr.inference.bulk import Ledger
+
+    def complain(problem: str) -> None:
+        warnings.warn(problem, stacklevel=2)
+
+    open_writer(form, output / ".none", names, **masks)  # a choice that it does not have shows before anything is removed
+    ledger = Ledger.open(output, about, force, complain)
+    return ledger, open_writer(form, output, names, **masks)
 
 
 def _run(
@@ -153,50 +175,61 @@ def _run(
     supports: "dict[str, EncodedSupport]",
     queries: "Sequence[Query]",
     ledger: "Ledger",
-    writer: Any,
+    writer: "Writer",
     settings: "Settings",
     overlapping: bool,
-    overlays: bool,
-    review: bool,
+    pictures: Sequence[str],
     batch: int | None,
 ) -> dict[str, str]:
+    """Segments what is not done yet; what stops it finds the rest as it was."""
     from cyctr.inference.bulk import segment_folder
 
-    total, done = len(queries), sum(one.key in ledger.records for one in queries)
-    with options.progress_bar("segmenting") as progress:
+    todo = ledger.remaining(queries, writer, pictures)
+    done = len(queries) - len(todo)
+    if done:
+        print(f"{done:,} of {counted(len(queries), 'image')} done before")
+    try:
+        with options.progress_bar("segmenting") as progress:
 
-        def on_image(_: "Query", __: str | None) -> None:
-            nonlocal done
-            done += 1
-            progress(done, total)
+            def on_image(_: "Query", __: str | None) -> None:
+                nonlocal done
+                done += 1
+                progress(done, len(queries))
 
-        return segment_folder(
-            segmenter,
-            supports,
-            queries,
-            ledger,
-            writer,
-            overlapping=overlapping,
-            overlays=overlays,
-            thumbnails=review,
-            batch=batch,
-            on_image=on_image,
-            settings=settings,
-        )
+            return segment_folder(
+                segmenter,
+                supports,
+                todo,
+                ledger,
+                writer,
+                overlapping=overlapping,
+                pictures=pictures,
+                batch=batch,
+                on_image=on_image,
+                settings=settings,
+            )
+    except (KeyboardInterrupt, DataError):
+        print(f"stopped; {counted(len(queries) - done, 'image')} left: the same command goes on")
+        raise
 
 
 def _own_files(support: Sequence[Path], query: Sequence[Path]) -> list[Path]:
-    """What is no query: the folders of supports; of one that holds the queries, too, the labelled images and their masks."""
+    """What is no query: the folders of supports; of one that holds the queries, too, the labelled images and all masks."""
     from cyctr.inference.supports import find_supports
 
     found: list[Path] = []
     for folder in support:
-        if folder.is_dir() and any(path.resolve().is_relative_to(folder.resolve()) for path in query):
+        if folder.is_dir() and any(_is_inside(path, folder) for path in query):
             shots = [shot for of_class in find_supports(folder).classes.values() for shot in of_class]
             found += [shot.image for shot in shots] + [shot.mask for shot in shots if isinstance(shot.mask, Path)]
+            found += [path for path in folder.rglob("*") if path.stem.lower().endswith(_MASK_NAMES)]  # unusable ones too
         else:
             found.append(folder)
     return found
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def _check_places(support: Sequence[Path], query: Sequence[Path], output: Path) -> None:
@@ -205,9 +238,10 @@ def _check_places(support: Sequence[Path], query: Sequence[Path], output: Path) 
         for path in paths:
             if not path.exists():
                 raise DataError(f"{name} {path}: no such file or folder; check the path")
-    for path in (*support, *query):
-        if path.is_dir() and path.resolve() == output.resolve():
-            raise ConfigError(f"--output is {output}, a folder of images; choose another one for the results")
+            if _is_inside(path, output):
+                raise ConfigError(f"--output is {output}, where {name} {path} lies; choose another folder for the results")
+    if output.exists() and not output.is_dir():
+        raise ConfigError(f"--output is {output}, a file; choose a folder for the results")
 
 
 def _tell(
@@ -222,7 +256,7 @@ def _tell(
         rows.append([name, f"{len(present):,}", f"{len(found) - len(present):,}", share])
     options.print_table(rows)
     for problem in list(problems.values())[:_SHOWN]:
-        print(f"left out: {problem}")
+        print(f"left out: {one_line(problem)}")
     if len(problems) > _SHOWN:
         print(f"left out: {len(problems) - _SHOWN:,} more, see {output / 'predictions.json'}")
     print(f"\nresults: {output}" + (f"; look at {output / 'index.html'}" if review else ""))

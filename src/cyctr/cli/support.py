@@ -7,6 +7,7 @@ import typer
 
 from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
+from cyctr.words import one_line
 
 app = typer.Typer(help="Keep labelled images as one small file.", no_args_is_help=True)
 
@@ -29,12 +30,12 @@ def save(
         raise DataError(f"{folder}: no such folder; expected one of labelled images")
     with options.progress_bar("fetching the backbone") as progress:
         segmenter = options.open_segmenter(model, "cpu", "auto", progress)
-    supports = options.read_supports(segmenter, [folder], name, tile)
+    supports = options.read_supports(segmenter, [folder], None if name is None else [name], tile)
     if len(supports) > 1:
         raise ConfigError(f"{folder}: shows {', '.join(supports)}; choose one with --class")
     (support,) = supports.values()
     support.save(output)
-    print(f"{output}: {support.name}, {support.shots} labelled, {output.stat().st_size / 1e6:.1f} MB")
+    print(f"{output}: {one_line(support.name)}, {support.shots} labelled, {output.stat().st_size / 1e6:.1f} MB")
 
 
 @app.command("info")
@@ -43,8 +44,11 @@ def info(
     picture: Annotated[Path | None, typer.Option("--picture", help="Also draw what it shows: a .png or .jpg.")] = None,
 ) -> None:
     """Say what a support's file holds."""
-    from cyctr.inference.support import read_support
+    from cyctr.imaging import write_image
+    from cyctr.inference.support import pictured, read_support
 
+    if picture is not None and picture.exists():
+        raise ConfigError(f"{picture}: is there already; choose another --picture")
     stored = read_support(file)
     rows = [["image", "marked", "pixels"]]
     for shot, label in enumerate(stored.labels):
@@ -52,12 +56,8 @@ def info(
         marked = int((label == 1).sum())
         rows.append([str(shot + 1), f"{100 * marked / max(1, inside):.1f} %", f"{marked:,}"])
     tile = "" if stored.tile is None else f", cut in windows of {stored.tile} pixels"
-    print(f"{stored.name}: {len(stored.labels)} labelled, {stored.images.shape[-1]} pixels a side{tile}")
+    print(f"{one_line(stored.name)}: {len(stored.labels)} labelled, {stored.images.shape[-1]} pixels a side{tile}")
     options.print_table(rows)
     if picture is not None:
-        options.refuse_to_replace(picture, allowed=False)
-        from cyctr.imaging import write_image
-        from cyctr.inference.support import pictured
-
         write_image(picture, pictured(stored))
         print(picture)

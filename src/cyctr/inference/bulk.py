@@ -1,11 +1,15 @@
 """A folder of images -> a folder of masks: what is done is remembered, image by image, so that a run may stop anywhere."""
 
+import errno
+import hashlib
 import json
 import os
+import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +28,12 @@ from cyctr.words import counted
 
 RUN, PREDICTIONS, OVERLAYS, REVIEW = "run.json", "predictions.json", "overlays", "review"
 _RECORDS = ".predictions.jsonl"
+_OF_ALL = (PREDICTIONS, "index.html", "annotations.json", "classes.txt", "classes.json", "data.yaml")
+_MADE_BY, _OURS = "made by", "cyctr segment"
 _THUMBNAIL = 320
+_LONGEST = 160  # bytes of a key's last part; a file's name may have 255
+_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+Stamp = tuple[str, int, int]
 
 
 class Query(NamedTuple):
@@ -41,44 +50,74 @@ def find_queries(given: Sequence[Path], passed_over: Sequence[Path] = ()) -> lis
         given: files and folders.
         passed_over: files, and folders of which nothing is taken: where results go, where supports lie.
     """
-    left_out = {path.resolve() for path in passed_over}
-    found: dict[Path, str] = {}  # by absolute path: what a folder and a file both name is there once
+    left_out = {os.path.realpath(path) for path in passed_over}
+    found: dict[str, tuple[Path, str]] = {}  # by absolute path: what a folder and a file both name is there once
     for path in given:
         if path.is_dir():
             for image in _below(path, left_out):
-                found.setdefault(image, image.relative_to(path).as_posix())
-        elif path.resolve() not in left_out:
-            found.setdefault(path, path.name)
+                found.setdefault(os.path.abspath(image), (image, image.relative_to(path).as_posix()))
+        elif os.path.realpath(path) not in left_out:
+            found.setdefault(os.path.abspath(path), (path, path.name))
     if not found:
         raise DataError(f"{', '.join(map(str, given))}: no images to segment; expected {', '.join(EXTENSIONS)} files")
-    return [Query(path, key) for path, key in zip(found, _keys(list(found.values())), strict=True)]
+    keys = _keys([name for _, name in found.values()])
+    return [Query(path, key) for (path, _), key in zip(found.values(), keys, strict=True)]
 
 
-def _below(folder: Path, left_out: set[Path]) -> Iterator[Path]:
+def _below(folder: Path, left_out: set[str]) -> Iterator[Path]:
+    """The images of a folder and of those in it; links are followed, and no folder is entered twice."""
+
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); expected a folder of images") from error
 
-    for place, folders, files in os.walk(folder, onerror=refuse):
-        here = Path(place)
-        folders[:] = sorted(name for name in folders if not name.startswith(".") and (here / name).resolve() not in left_out)
+    entered = {*left_out, os.path.realpath(folder)}
+    for place, folders, files in os.walk(folder, onerror=refuse, followlinks=True):
+        visible = sorted(name for name in folders if not name.startswith("."))
+        folders.clear()
+        for name in visible:
+            real = os.path.realpath(os.path.join(place, name))
+            if real not in entered:
+                entered.add(real)
+                folders.append(name)
         for name in sorted(files):
-            path = here / name
-            if path.suffix.lower() in EXTENSIONS and not name.startswith(".") and path.resolve() not in left_out:
+            path = Path(place, name)
+            if path.suffix.lower() in EXTENSIONS and not name.startswith(".") and os.path.realpath(path) not in left_out:
                 yield path
 
 
 def _keys(names: Sequence[str]) -> list[str]:
     """Names without their endings; with them, and then with numbers, where two would be alike."""
-    bare = [name[: -len(Path(name).suffix)] if Path(name).suffix else name for name in names]
-    lowered = [name.lower() for name in bare]  # some file systems do not tell them apart
-    several = {name for name in lowered if lowered.count(name) > 1} if len(set(lowered)) < len(lowered) else set()
-    keys = [name if short.lower() in several else short for name, short in zip(names, bare, strict=True)]
-    taken: dict[str, int] = {}
-    unique = []
+    bare = [_shortened(os.path.splitext(name)[0]) for name in names]
+    alike = Counter(map(_folded, bare))
+    return _apart(_shortened(name) if alike[_folded(short)] > 1 else short for name, short in zip(names, bare, strict=True))
+
+
+def _apart(keys: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
+    """Keys with a number behind those that are taken, or have come before."""
+    used, apart = set(map(_folded, taken)), []
+    numbers: Counter[str] = Counter()
     for key in keys:
-        number = taken[key.lower()] = taken.get(key.lower(), 0) + 1
-        unique.append(key if number == 1 else f"{key}-{number}")
-    return unique
+        free = key
+        while _folded(free) in used:
+            numbers[key] += 1
+            free = f"{key}-{numbers[key] + 1}"
+        used.add(_folded(free))
+        apart.append(free)
+    return apart
+
+
+def _folded(key: str) -> str:
+    """What a file system sees that does not tell capitals apart, nor two ways to write an accent."""
+    return unicodedata.normalize("NFC", key).casefold()
+
+
+def _shortened(key: str) -> str:
+    """The key; where its last part is too long to add a class and an ending, that is cut, with a checksum of the whole."""
+    folder, slash, name = key.rpartition("/")
+    if len(os.fsencode(name)) <= _LONGEST:
+        return key
+    cut = os.fsencode(name)[: _LONGEST - 9].decode(errors="ignore")
+    return f"{folder}{slash}{cut}-{hashlib.sha256(os.fsencode(name)).hexdigest()[:8]}"
 
 
 def encode_labelled(
@@ -100,60 +139,120 @@ def encode_labelled(
 
 @dataclass
 class Ledger:
-    """What a run has done so far, in files of its folder.
+    """What runs into a folder have done so far, in files of it.
 
     Attributes:
-        folder: of the run.
+        folder: of the runs.
         records: by key, what was found in an image and where it was written.
+        stamps: by key, the file of the image as it was: where it lies as seen from the folder, its bytes, its time.
     """
 
     folder: Path
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stamps: dict[str, Stamp] = field(default_factory=dict)
 
     @classmethod
-    def open(cls, folder: Path, about: Mapping[str, Any], force: bool) -> "Ledger":
+    def open(cls, folder: Path, about: Mapping[str, Any], force: bool, complain: Callable[[str], None]) -> "Ledger":
         """The ledger of a folder: a new one, or that of a run made in the same way, to go on with.
 
         Args:
             folder: made if need be.
             about: how this run is made.
-            force: forget a run that is there; its files are replaced one by one.
+            force: remove first what an earlier run has written.
+            complain: told of what is damaged and has to be done again.
         """
-        ledger, wanted = cls(folder), json.loads(json.dumps(about))
-        run = folder / RUN
-        if run.exists() and not force:
-            there = _read_json(run)
+        ledger, wanted = cls(folder), json.loads(json.dumps({_MADE_BY: _OURS, **about}))
+        others = [path.name for path in _listed(folder) if not path.name.startswith(".")]
+        if others and RUN not in others:
+            raise ConfigError(f"{folder}: holds {others[0]}, but no results of ours; choose another --output, an empty one")
+        if others:
+            there = _read_run(folder / RUN, force)
+            ledger._read(complain)
             differing = [name for name in sorted({*there, *wanted}) if there.get(name) != wanted.get(name)]
-            if differing:
+            if force:
+                ledger._clear()
+            elif differing and len(others) > 1:  # a run that has written nothing is in nobody's way
                 parts = ", ".join(f"{name} {_short(there.get(name))} / {_short(wanted.get(name))}" for name in differing)
                 raise ConfigError(
                     f"{folder}: holds results of another run (there / here: {parts}); use --force or another --output"
                 )
-            ledger.records = dict(_read_lines(folder / _RECORDS))
-            return ledger
-        others = [path for path in _listed(folder) if not path.name.endswith(".lock")]
-        if others and not force:
-            raise ConfigError(f"{folder}: is not empty ({others[0].name}); choose another --output, or add to it with --force")
-        with suppress(FileNotFoundError):
-            (folder / _RECORDS).unlink()
-        _write(run, wanted)
+        _write(folder / RUN, wanted)
         return ledger
 
-    def add(self, key: str, record: dict[str, Any]) -> None:
+    def named(self, queries: Sequence[Query]) -> list[Query]:
+        """The queries by the keys that earlier runs gave them, new ones by keys that are free."""
+        known = {place: key for key, (place, _, _) in self.stamps.items()}
+        new = [query for query in queries if self._place(query) not in known]
+        keys = dict(zip(new, _apart((query.key for query in new), self.stamps), strict=True))
+        return [query._replace(key=keys[query] if query in keys else known[self._place(query)]) for query in queries]
+
+    def remaining(self, queries: Iterable[Query], writer: Writer, pictures: Sequence[str] = ()) -> list[Query]:
+        """The queries that are new or have changed since, or of whose files one is missing."""
+        return [query for query in queries if not self._has(query, writer, pictures)]
+
+    def _has(self, query: Query, writer: Writer, pictures: Sequence[str]) -> bool:
+        drawn = all((self.folder / _picture(kind, query.key)).is_file() for kind in pictures)
+        return self.stamps.get(query.key) == self.stamp(query) and drawn and writer.done(query.key)
+
+    def stamp(self, query: Query) -> Stamp:
+        """By which the file of a query is known again while nobody has written to it."""
+        try:
+            status = query.path.stat()
+        except OSError:  # whoever reads it will say why
+            return self._place(query), 0, 0
+        return self._place(query), status.st_size, status.st_mtime_ns
+
+    def _place(self, query: Query) -> str:
+        try:
+            return os.path.relpath(query.path, self.folder)  # all may be moved together
+        except ValueError:  # on another drive
+            return os.path.abspath(query.path)
+
+    def add(self, key: str, record: dict[str, Any], stamp: Stamp) -> None:
         """Remembers an image whose files are written."""
-        self.records[key] = record
         try:
             with (self.folder / _RECORDS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, record]) + "\n")
+                file.write(json.dumps([key, record, stamp]) + "\n")
         except OSError as error:
             raise DataError(
                 f"{self.folder}: cannot be written ({error.strerror}); make room and run the command again"
             ) from error
+        self.records[key], self.stamps[key] = record, stamp
 
-    def finish(self, queries: Iterable[Query], problems: Mapping[str, str]) -> None:
+    def finish(self, problems: Mapping[str, str]) -> None:
         """Writes predictions.json, of all that was found."""
-        found = [{"key": query.key, **self.records[query.key]} for query in queries if query.key in self.records]
-        _write(self.folder / PREDICTIONS, {"images": found, "problems": dict(problems)})
+        found = [{"key": key, **record} for key, record in sorted(self.records.items())]
+        _write(self.folder / PREDICTIONS, {"images": found, "problems": dict(sorted(problems.items()))})
+
+    def _read(self, complain: Callable[[str], None]) -> None:
+        """What earlier runs have done. A line that was cut off or is damaged does not count."""
+        path = self.folder / _RECORDS
+        try:
+            lines = path.read_bytes().splitlines(keepends=True)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror}); choose another --output") from error
+        entries = [_entry(line) for line in lines]
+        for key, record, stamp in filter(None, entries):
+            self.records[key], self.stamps[key] = record, stamp
+        if damaged := entries.count(None):
+            complain(f"{path}: {counted(damaged, 'line')} cut off or damaged; what was noted there is done again")
+            whole = [line for line, entry in zip(lines, entries, strict=True) if entry]
+            _replace(path, b"".join(whole))  # so that the next one begins on a line of its own
+
+    def _clear(self) -> None:
+        """Removes what earlier runs have written, and nothing else."""
+        of_images = [name for key, record in self.records.items() for name in (*record["files"], *_pictures(key))]
+        try:
+            for name in (*of_images, *_OF_ALL, _RECORDS):  # the records last: until then the earlier run could go on
+                (self.folder / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise DataError(f"{self.folder / name}: cannot be removed ({error.strerror}); choose another --output") from error
+        for place in sorted({parent for name in of_images for parent in PurePath(name).parents[:-1]}, reverse=True):
+            with suppress(OSError):  # it holds something else
+                (self.folder / place).rmdir()
+        self.records, self.stamps = {}, {}
 
 
 def segment_folder(
@@ -164,49 +263,72 @@ def segment_folder(
     writer: Writer,
     *,
     overlapping: bool = False,
-    overlays: bool = True,
-    thumbnails: bool = False,
+    pictures: Sequence[str] = (OVERLAYS,),
     batch: int | None = None,
     on_image: Callable[[Query, str | None], None] = lambda query, problem: None,
     settings: Settings | None = None,
 ) -> dict[str, str]:
-    """Segments what the ledger has not, and writes it; returns the problem of each image that could not be read.
+    """Segments images and writes what it finds; returns, by key, the problem of each that cannot be read or written.
 
     Args:
         segmenter: of the supports.
         supports: by the name of the class.
-        queries: all of them, those that are done too.
+        queries: what `Ledger.remaining` gives.
         ledger: of the run.
         writer: of the masks.
         overlapping: masks may share pixels; otherwise each pixel is of the likeliest class alone.
-        overlays: also a picture of each image with its masks.
-        thumbnails: also a small one, for the page of a review.
+        pictures: of each image with its masks: `OVERLAYS`, `REVIEW` for small ones, or both.
         batch: images at a time.
         on_image: told of each image that is done, and of its problem if it has one.
         settings: of `Segmenter.segment_many`.
     """
-    todo = [query for query in queries if query.key not in ledger.records]
+    stamps = [ledger.stamp(query) for query in queries]  # before they are read: what changes meanwhile is done again
     problems: dict[str, str] = {}
+    for query in queries:
+        ledger.records.pop(query.key, None)
 
     def complain(place: int, error: DataError) -> None:
-        problems[todo[place].key] = str(error)
-        on_image(todo[place], str(error))
+        problems[queries[place].key] = str(error)
+        on_image(queries[place], str(error))
 
-    paths = [query.path for query in todo]
+    paths = [query.path for query in queries]
     for result in segmenter.segment_many(paths, supports, batch=batch, complain=complain, **(settings or {})):
-        query = todo[result.place]
+        query = queries[result.place]
         masks = {name: one.mask for name, one in result.classes.items()} if overlapping else result.disjoint
         found = [Found(name, masks[name], one.probability, one.confidence) for name, one in result.classes.items()]
-        files = writer.write(query.key, query.path, found)
-        if overlays or thumbnails:
-            picture = np.asarray(result.overlay())
-            if overlays:
-                write_image(ledger.folder / OVERLAYS / f"{query.key}.jpg", picture)
-            if thumbnails:
-                write_image(ledger.folder / REVIEW / f"{query.key}.jpg", fitted(picture, _THUMBNAIL))
-        ledger.add(query.key, _record(query, result, masks, files))
-        on_image(query, None)
+        try:
+            files = writer.write(query.key, query.path, found)
+            _draw(ledger.folder, query.key, result, pictures)
+        except DataError as error:
+            if not _is_of_its_name(error):
+                raise
+            complain(result.place, error)
+        else:
+            ledger.add(query.key, _record(query, result, masks, files), stamps[result.place])
+            on_image(query, None)
     return problems
+
+
+def _draw(folder: Path, key: str, result: ImageResult, pictures: Sequence[str]) -> None:
+    if pictures:
+        whole = np.asarray(result.overlay())
+        for kind in pictures:
+            write_image(folder / _picture(kind, key), fitted(whole, _THUMBNAIL) if kind == REVIEW else whole)
+
+
+def _picture(kind: str, key: str) -> str:
+    return f"{kind}/{key}.jpg"
+
+
+def _pictures(key: str) -> list[str]:
+    return [_picture(kind, key) for kind in (OVERLAYS, REVIEW)]
+
+
+def _is_of_its_name(error: BaseException | None) -> bool:
+    """Whether a file could not be written for what it is called; others can, then."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error is not None and error.errno in _NAME_ERRORS
 
 
 def _record(query: Query, result: ImageResult, masks: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
@@ -229,26 +351,29 @@ def _box(mask: Any) -> list[int] | None:
     return None if not len(rows) else [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_run(path: Path, force: bool) -> dict[str, Any]:
+    """How the earlier run was made; nothing where that is damaged and to be forgotten anyway."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
+        if force:
+            return {}
         raise DataError(f"{path}: cannot be read ({error}); use --force, or another --output") from error
-    if not isinstance(found, dict):
-        raise DataError(f"{path}: is not ours; choose another --output")
+    if not isinstance(found, dict) or found.get(_MADE_BY) != _OURS:
+        raise ConfigError(f"{path}: is not of `cyctr segment`; choose another --output")
     return found
 
 
-def _read_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The records of earlier runs; the last one may have been cut off."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8").split("\n"):
-        try:
-            key, record = json.loads(line)
-        except ValueError:
-            continue
-        yield key, record
+def _entry(line: bytes) -> tuple[str, dict[str, Any], Stamp] | None:
+    """Key, record and stamp on a line of the ledger; none where it is damaged, or leads out of the folder."""
+    try:
+        key, record, (place, size, time) = json.loads(line)
+        names = [PurePath(name) for name in (key, *record["files"])]
+        whole = line.endswith(b"\n") and isinstance(record["classes"], dict) and isinstance(place, str)
+    except (ValueError, TypeError, KeyError):
+        return None
+    inside = all(".." not in name.parts and not name.is_absolute() for name in names)
+    return (key, record, (place, size, time)) if whole and inside else None
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -256,10 +381,15 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _write(path: Path, value: Any) -> None:
+    text = json.dumps(value, indent=1, ensure_ascii=False) + "\n"
+    _replace(path, text.encode("utf-8", "backslashreplace"))  # of a name that is no text; JSON reads it as Python does
+
+
+def _replace(path: Path, content: bytes) -> None:
     try:
-        write_atomically(path, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode("utf-8", "surrogateescape"))
+        write_atomically(path, content)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+        raise DataError(f"{path}: cannot be written ({error.strerror}); make room, or choose another --output") from error
 
 
 def _short(value: Any) -> str:

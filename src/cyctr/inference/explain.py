@@ -1,5 +1,6 @@
 """Why a pixel was marked: the prior map, the cycle through the query and back, what a place of the query looks at."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from cyctr.visual.page import Section, page
 _LEGEND = "Red: foreground whose match in the query leads back to foreground; blue: background likewise; grey: lost."
 _MOST = 5  # shots that are shown
 _LINE, _GAP, _MARGIN = 26, 14, 28
+_TITLE, _CAPTION = 17, 14  # sizes of letters
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +60,7 @@ class Explained:
 
     def sheet(self) -> Image.Image:
         """All panels on one picture, each under its title and above a line that says what it shows."""
-        side = max(cell.pixels.shape[1] for line in self.lines for cell in line)
+        side = max(_width(cell) for line in self.lines for cell in line)
         rows = [np.concatenate(_side_by_side([_labelled(cell, side) for cell in line]), 1) for line in self.lines]
         width, height = max(row.shape[1] for row in rows), sum(row.shape[0] + _GAP for row in rows)
         canvas = Image.new("RGB", (max(width, 900) + 2 * _MARGIN, height + 2 * _MARGIN + 70), PAPER)
@@ -195,14 +197,20 @@ def _dots(image: Pixels, centres: NDArray[np.floating], values: NDArray[np.float
     return np.asarray(canvas)
 
 
+def _width(cell: Picture) -> int:
+    """Of a panel, or of its words where they are wider."""
+    words = ImageFont.load_default(_TITLE).getlength(cell.title), ImageFont.load_default(_CAPTION).getlength(cell.caption)
+    return max(cell.pixels.shape[1], *map(math.ceil, words))
+
+
 def _labelled(cell: Picture, side: int) -> Pixels:
     """A panel with its words, as wide as all others."""
     height = cell.pixels.shape[0]
     canvas = Image.new("RGB", (side, height + 2 * _LINE), PAPER)
     draw = ImageDraw.Draw(canvas)
-    draw.text((0, 2), cell.title, INK, ImageFont.load_default(17))
+    draw.text((0, 2), cell.title, INK, ImageFont.load_default(_TITLE))
     canvas.paste(Image.fromarray(cell.pixels), (0, _LINE))
-    draw.text((0, height + _LINE + 4), cell.caption, MUTED, ImageFont.load_default(14))
+    draw.text((0, height + _LINE + 4), cell.caption, MUTED, ImageFont.load_default(_CAPTION))
     return np.asarray(canvas)
 
 

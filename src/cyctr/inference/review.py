@@ -1,13 +1,14 @@
 """A page of thumbnails to look through, the least certain first. It opens from disk; its pictures are files beside it."""
 
 import html
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from cyctr.errors import DataError
-from cyctr.inference.bulk import REVIEW, Query
+from cyctr.inference.bulk import REVIEW
 from cyctr.storage import write_atomically
 from cyctr.visual.draw import COLOURS
 from cyctr.visual.page import STYLE
@@ -25,17 +26,17 @@ Record = Mapping[str, Any]
 _DOUBTFUL = 0.8  # confidence of a clear case
 
 
-def write_review(folder: Path, queries: Sequence[Query], records: Mapping[str, Record], classes: Sequence[str]) -> None:
-    """Writes folder/index.html from what a ledger knows and the thumbnails that lie in folder/review."""
-    shown = [(query.key, records[query.key]) for query in queries if query.key in records]
-    shown.sort(key=lambda one: _doubt(one[1]))
-    key = "".join(
+def write_review(folder: Path, records: Mapping[str, Record], classes: Sequence[str]) -> None:
+    """Writes folder/index.html from what a ledger knows, of all images whose thumbnails lie in folder/review."""
+    drawn = [(key, record) for key, record in records.items() if (folder / REVIEW / f"{key}.jpg").is_file()]
+    shown = sorted(drawn, key=lambda one: (_doubt(one[1]), one[0]))
+    legend = "".join(
         f'<span style="color:rgb{COLOURS[place % len(COLOURS)]}">&#9632;</span> {html.escape(name)} &ensp;'
         for place, name in enumerate(classes)
     )
     body = [
         f"<h1>{counted(len(shown), 'image')}</h1>",
-        f"<p>The least certain first. The bar says how sure it is that the class is there, or is not. {key}</p>",
+        f"<p>The least certain first. The bar says how sure it is that the class is there, or is not. {legend}</p>",
         '<input type="checkbox" id="doubtful"><label for="doubtful">only doubtful ones</label>&emsp;',
         '<input type="checkbox" id="absent"><label for="absent">hide images without any class</label>',
         "<main>",
@@ -45,7 +46,7 @@ def write_review(folder: Path, queries: Sequence[Query], records: Mapping[str, R
     head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>cyctr: review</title>'
     page = f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}{_STYLE}</style></head><body>\n' + "\n".join(body)
     try:
-        write_atomically(folder / "index.html", f"{page}\n</body></html>\n".encode("utf-8", "surrogateescape"))
+        write_atomically(folder / "index.html", f"{page}\n</body></html>\n".encode("utf-8", "backslashreplace"))
     except OSError as error:
         raise DataError(f"{folder / 'index.html'}: cannot be written ({error.strerror}); choose another --output") from error
 
@@ -65,7 +66,7 @@ def _figure(key: str, record: Record, classes: Sequence[str]) -> str:
         for place, name in enumerate(classes)
     )
     words = ", ".join(f"{name} {found[name]['confidence']:.2f}" for name in classes if found[name]["present"])
-    picture = "/".join(quote(part) for part in (REVIEW, *f"{key}.jpg".split("/")))
+    picture = quote(os.fsencode(f"{REVIEW}/{key}.jpg"))
     kinds = " ".join((["sure"] if clear else []) + ([] if present else ["absent"]))
     caption = f"{html.escape(key)}<br>{html.escape(words) or 'probably not there'}"
     alt = html.escape(key, quote=True)

@@ -320,6 +320,11 @@ class Segmenter:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it anew")
 
 
+def check_settings(settings: Settings) -> None:
+    """Raises ConfigError for settings that `segment_many` would refuse."""
+    _Plan(**settings)
+
+
 def check_tile(tile: int | None) -> None:
     """Raises ConfigError for a tile that is too small to show anything."""
     if tile is not None and tile < 64:
@@ -389,9 +394,11 @@ def _finished(image: Pixels, probability: NDArray[np.float32], plan: _Plan) -> S
 
 
 def _digest(model: CyCTR) -> str:
-    """A checksum by which a support knows its network."""
+    """A checksum by which a support knows its network; the head that only training uses may be missing from a checkpoint."""
     total = hashlib.sha256(repr(model.config).encode())
     for name, value in sorted(model.state_dict().items()):
+        if name.startswith("auxiliary."):
+            continue
         total.update(name.encode())
         total.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
     return total.hexdigest()[:16]
