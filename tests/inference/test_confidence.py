@@ -2,8 +2,14 @@ import numpy as np
 import pytest
 
 from cyctr.errors import DataError
-from cyctr.inference.confidence import CALIBRATIONS, Calibration, confidence, resemblance
+from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, Calibration, resemblance
+from cyctr.inference.confidence import confidence as of_resemblance
 from cyctr.weights import CATALOGUE
+
+
+def confidence(probability, similarity, shots, calibration):
+    return of_resemblance(resemblance(probability, similarity), shots, calibration)
+
 
 ANY = Calibration(bias=-4.0, slope=10.0, per_log_shot=-1.0)
 
@@ -17,7 +23,7 @@ def case(seed=0, size=(30, 40)):
     return probability, similarity
 
 
-@pytest.mark.parametrize("calibration", [ANY, *CALIBRATIONS.values()])
+@pytest.mark.parametrize("calibration", [ANY, UNKNOWN, *CALIBRATIONS.values()])
 def test_it_lies_between_zero_and_one_and_is_the_same_again(calibration):
     for seed in range(5):
         probability, similarity = case(seed)

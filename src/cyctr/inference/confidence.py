@@ -40,15 +40,15 @@ CALIBRATIONS: Mapping[str, Calibration] = {
 }
 """By the name of the backbone's weights: cosines of different features are not comparable."""
 
+UNKNOWN = Calibration(bias=-5.0, slope=17.0, per_log_shot=-0.4)
+"""For other backbones: between those that were measured, so that the order of images means more than the number."""
 
-def confidence(
-    probability: NDArray[np.float32], similarity: NDArray[np.float32], shots: int, calibration: Calibration
-) -> float:
+
+def confidence(resemblance: float, shots: int, calibration: Calibration) -> float:
     """The probability that the query holds the class, if it did as often as not.
 
     Args:
-        probability: (H, W) of foreground, without padding.
-        similarity: (H, W) `Prediction.similarity` at the same size, without padding.
+        resemblance: of the answer, as the function of that name gives it.
         shots: K.
         calibration: of the network's backbone, one of `CALIBRATIONS`.
 
@@ -57,8 +57,7 @@ def confidence(
     """
     if shots < 1:
         raise DataError(f"shots is {shots}; expected at least 1")
-    log_shots = math.log(min(shots, _MOST_SHOTS))
-    odds = calibration.bias + calibration.slope * resemblance(probability, similarity) + calibration.per_log_shot * log_shots
+    odds = calibration.bias + calibration.slope * resemblance + calibration.per_log_shot * math.log(min(shots, _MOST_SHOTS))
     return 0.5 * (1 + math.tanh(odds / 2))  # the logistic function, which cannot overflow
 
 
@@ -66,8 +65,8 @@ def resemblance(probability: NDArray[np.float32], similarity: NDArray[np.float32
     """How similar the most similar tenth of the answer is, at least, to what the support marks.
 
     Args:
-        probability: (H, W) as for `confidence`.
-        similarity: (H, W) as for `confidence`.
+        probability: (H, W) of foreground, the network's own, without padding.
+        similarity: (H, W) `Prediction.similarity` at the same size, without padding.
 
     Returns:
         A cosine in [-1, 1].

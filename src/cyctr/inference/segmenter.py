@@ -18,23 +18,24 @@ from torch import Tensor
 from cyctr import pretrained
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import InputConfig
-from cyctr.data.transforms import fit_image, fit_label, planes, restore
+from cyctr.data.transforms import content_size, fit_image, fit_label, planes, restore
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError, DataError
 from cyctr.evaluation.metrics import Counts, count
 from cyctr.inference.cleaning import clean
-from cyctr.inference.confidence import confidence
+from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, confidence, resemblance
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
 from cyctr.inference.tiles import Canvas, Window, around, windows
 from cyctr.model import CyCTR
-from cyctr.types import Support
+from cyctr.types import Prediction, Support
 from cyctr.weights import CATALOGUE, cache
 
 Pixels = NDArray[np.uint8]
 T = TypeVar("T")
 Complain = Callable[[int, DataError], None]
+Resemblance = dict[Window, list[float]]
 _BATCH = {"cuda": 16, "cpu": 2}
 _READERS = 4
 
@@ -213,7 +214,7 @@ class Segmenter:
             batch: how many are looked at together; by default as suits the device.
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
-                pixels), fill_holes (False), votes (of plain matching; by default as the support suggests): see docs/segmenter.md.
+                pixels), fill_holes (False), votes (of plain matching; as the support suggests): see docs/segmenter.md.
 
         Yields:
             a result at the image's own size.
@@ -240,47 +241,66 @@ class Segmenter:
         with ThreadPoolExecutor(_READERS) as readers:
             ahead = _read_ahead(readers, images, 2 * batch, complain)
             for chunk in _batched(ahead, batch):
-                maps = self._maps([pixels for _, _, pixels in chunk], supports, plan, batch)
-                for (place, source, pixels), probabilities in zip(chunk, maps, strict=True):
-                    found = {
-                        name: _finished(pixels, probability, plan)
-                        for name, probability in zip(supports, probabilities, strict=True)
-                    }
-                    yield ImageResult(source, place, found)
+                yield from self._results(chunk, supports, plan, batch)
+
+    def _results(
+        self,
+        chunk: Sequence[tuple[int, ImageLike, Pixels]],
+        supports: Mapping[str, EncodedSupport],
+        plan: _Plan,
+        batch: int,
+    ) -> Iterator[ImageResult]:
+        """The results of images that are looked at together; nothing of them is kept while the next are looked at."""
+        answers = self._answers([pixels for _, _, pixels in chunk], supports, plan, batch)
+        for (place, source, pixels), (probabilities, confidences) in zip(chunk, answers, strict=True):
+            own = zip(supports, probabilities, confidences, strict=True)
+            found = {name: _finished(pixels, probability, sure, plan) for name, probability, sure in own}
+            yield ImageResult(source, place, found)
 
     @torch.inference_mode()
-    def _maps(
+    def _answers(
         self, images: Sequence[Pixels], supports: Mapping[str, EncodedSupport], plan: _Plan, batch: int
-    ) -> list[list[NDArray[np.float32]]]:
-        """For each image and each class, (H, W) probability."""
+    ) -> Iterator[tuple[list[NDArray[np.float32]], list[float]]]:
+        """For each image, of each class: (H, W) probability, and the confidence that it is there."""
         sizes = [(image.shape[0], image.shape[1]) for image in images]
-        canvases = [[Canvas(size, self.device) for _ in supports] for size in sizes]
+        canvases = [Canvas(size, len(supports), self.device) for size in sizes]
+        seen: list[list[Resemblance]] = [[{} for _ in supports] for _ in images]
         views = sorted(((place, view) for place, size in enumerate(sizes) for view in plan.views(size)), key=_input_scale)
         for group in _batched(views, batch):
             for part in _of_one_scale(group):
                 config = InputConfig(_scaled(self.input.size, part[0][1].scale))
                 inputs = torch.stack([_seen(images[place], view, config) for place, view in part]).to(self.device)
-                for number, of_class in enumerate(self._probabilities(inputs, supports, plan.votes)):  # (B, S, S) each
-                    for (place, view), one in zip(part, of_class, strict=True):
-                        window = view.window
-                        back = restore(one[None], (window.height, window.width), config)[0]
-                        canvases[place][number].add(window, back.flip(-1) if view.mirrored else back)
-        return [[canvas.mean().cpu().numpy() for canvas in of_image] for of_image in canvases]
+                predictions = list(self._predictions(inputs, supports))
+                pairs = zip(predictions, supports.values(), strict=True)
+                blended = [self._blended(prediction, support, plan.votes) for prediction, support in pairs]
+                for number, (place, view) in enumerate(part):
+                    canvases[place].add(view.window, (_restored(values[number], view, config) for values in blended))
+                    for alike, prediction in zip(seen[place], predictions, strict=True):
+                        alike.setdefault(view.window, []).append(_resemblance(prediction, number, view, config))
+        for canvas, of_image in zip(canvases, seen, strict=True):
+            sure = [self._confidence(*one) for one in zip(supports.values(), of_image, strict=True)]
+            yield [mean.cpu().numpy() for mean in canvas.means()], sure
 
-    def _probabilities(self, inputs: Tensor, supports: Mapping[str, EncodedSupport], votes: float | None) -> Iterator[Tensor]:
-        """For each class, (B, S, S): the mean of what the network says and of what the support's tokens say by themselves."""
-        size = (inputs.shape[-2], inputs.shape[-1])
+    def _predictions(self, inputs: Tensor, supports: Mapping[str, EncodedSupport]) -> Iterator[Prediction]:
+        """What the network answers for each class; the inputs are encoded once."""
         with self.precision():
             query = self.model.encode_query(inputs)
-        for support in supports.values():
-            with self.precision():
-                prediction = self.model.answer(query, support.encoded)
-            weight = support.votes if votes is None else votes
-            if prediction.votes is None or not weight:
-                yield prediction.probability
-            else:
-                plain = self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
-                yield torch.lerp(prediction.probability, plain, weight)
+            for support in supports.values():
+                yield self.model.answer(query, support.encoded)
+
+    def _blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None) -> Tensor:
+        """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
+        weight = support.votes if votes is None else votes
+        if prediction.votes is None or not weight:
+            return prediction.probability
+        size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
+        plain = self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
+        return torch.lerp(prediction.probability, plain, weight)
+
+    def _confidence(self, support: EncodedSupport, seen: Resemblance) -> float:
+        """That the class is somewhere in the image: in the window that resembles it most."""
+        calibration = CALIBRATIONS.get(self.model.config.backbone.weights or "", UNKNOWN)
+        return confidence(max(sum(values) / len(values) for values in seen.values()), support.shots, calibration)
 
     def _shot(
         self, image: ImageLike, mask: MaskLike, place: int, class_id: int | None, tile: int | None
@@ -388,9 +408,24 @@ def _seen(image: Pixels, view: _View, config: InputConfig) -> Tensor:
     return fit_image(part.flip(-1) if view.mirrored else part, config)
 
 
-def _finished(image: Pixels, probability: NDArray[np.float32], plan: _Plan) -> Segmentation:
+def _restored(values: Tensor, view: _View, config: InputConfig) -> Tensor:
+    """(S, S) of a view -> (height, width) of its window."""
+    back = restore(values[None], (view.window.height, view.window.width), config)[0]
+    return back.flip(-1) if view.mirrored else back
+
+
+def _resemblance(prediction: Prediction, number: int, view: _View, config: InputConfig) -> float:
+    """How much the answer for one of several inputs is like what the support marks."""
+    height, width = content_size((view.window.height, view.window.width), config)
+    assert prediction.similarity is not None
+    maps = (prediction.probability[number], prediction.similarity[number])
+    probability, similarity = (values[:height, :width].float().cpu().numpy() for values in maps)
+    return resemblance(probability, similarity)
+
+
+def _finished(image: Pixels, probability: NDArray[np.float32], sure: float, plan: _Plan) -> Segmentation:
     mask = clean(probability > plan.threshold, plan.smallest, plan.fill_holes)
-    return Segmentation(probability, mask, confidence(probability), image)
+    return Segmentation(probability, mask, sure, image)
 
 
 def _digest(model: CyCTR) -> str:
