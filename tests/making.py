@@ -1,10 +1,21 @@
 """Small things to test with."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
-from cyctr.config import BackboneConfig, EncoderConfig, ModelConfig
+from cyctr.checkpoint import save_checkpoint
+from cyctr.config import (
+    AugmentationConfig,
+    BackboneConfig,
+    Config,
+    EncoderConfig,
+    ModelConfig,
+    PriorConfig,
+    SamplingConfig,
+    TrainingConfig,
+)
 from cyctr.model import CyCTR, build
 from cyctr.types import Episode, Support
 
@@ -41,6 +52,20 @@ def tiny(config: ModelConfig | None = None) -> CyCTR:
     config = config or ModelConfig(dim=32, encoder=EncoderConfig(heads=4, points=3))
     torch.manual_seed(1)
     return build(replace(config, backbone=BackboneConfig("tiny"))).eval()
+
+
+def small_checkpoint(path: Path, size: int = 65) -> Path:
+    """The file of such a network, with votes as the shipped ones, for inputs of a size."""
+    config = ModelConfig(
+        dim=16,
+        backbone=BackboneConfig("tiny"),
+        sampling=SamplingConfig(tokens_per_shot=32),
+        prior=PriorConfig(votes=("mid", "high")),
+        encoder=EncoderConfig(layers=1, heads=2, points=2),
+    )
+    training = TrainingConfig(augmentation=AugmentationConfig(size=size))
+    save_checkpoint(path, tiny(config), Config(model=config, training=training))
+    return path
 
 
 def support(tokens: torch.Tensor, is_foreground: torch.Tensor, valid: torch.Tensor | None = None) -> Support:

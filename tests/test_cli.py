@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from making import assert_one_line
+from making import assert_one_line, small_checkpoint
 from parcels import entry_of, random_state, renamed, tamper, truncate, weights_wheel
 from PIL import Image
 from typer.testing import CliRunner
@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import cyctr
 from cyctr import cli
 from cyctr.config import PAPER, BackboneConfig
+from cyctr.data.gallery import PLANS
 from cyctr.model import build
 from cyctr.weights import CATALOGUE
 
@@ -54,7 +55,8 @@ def test_the_installed_command_meets_a_mistake_with_one_line():
 def test_the_help_lists_every_command():
     result = CliRunner().invoke(cli.app, ["--help"])
     assert result.exit_code == 0
-    assert all(name in result.output for name in ("demo", "info", "evaluate", "train", "weights"))
+    names = ("segment", "explain", "support", "demo", "info", "evaluate", "train", "weights")
+    assert all(name in result.output for name in names)
     result = CliRunner().invoke(cli.app, ["weights", "--help"])
     assert all(name in result.output for name in ("list", "get", "verify"))
 
@@ -76,7 +78,7 @@ def test_what_the_package_offers_is_imported_when_it_is_asked_for():
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["--version"], ["weights", "--help"], ["demo", "--help"], ["evaluate", "--help"], ["train", "--help"]],
+    [["--help"], ["--version"], *([name, "--help"] for name in ("segment", "support", "demo", "weights", "evaluate", "train"))],
     ids=" ".join,
 )
 def test_help_and_version_import_nothing_heavy(arguments):
@@ -176,20 +178,27 @@ def test_features_are_made_once_or_always_and_nothing_else(run, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("steps", [2, 10])
-def test_the_demo_writes_a_picture(steps, tmp_path):
+@pytest.fixture
+def network(tmp_path):
+    """A checkpoint of a network that has learned nothing and is fast."""
+    return small_checkpoint(tmp_path / "small.safetensors")
+
+
+def test_the_demo_prints_every_class_and_writes_a_page_and_a_picture(run, network, tmp_path):
     folder = tmp_path / "deep" / "pictures"
-    result = CliRunner().invoke(cli.app, ["demo", "--steps", str(steps), "--output", str(folder)])
-    assert result.exit_code == 0, result.exception
-    assert [path.name for path in folder.iterdir()] == ["episodes.png"]
-    assert str(folder / "episodes.png") in result.output
-    with Image.open(folder / "episodes.png") as picture:
+    code, output, _ = run("demo", "--model", network, "--device", "cpu", "--output", folder)
+    assert code == 0
+    assert all(plan.title in output for plan in PLANS)
+    assert str(folder / "index.html") in output
+    page = (folder / "index.html").read_text()
+    assert all(plan.title in page and plan.photo.licence in page for plan in PLANS)
+    with Image.open(folder / "demo.png") as picture:
         low, high = picture.convert("L").getextrema()
     assert low < high
 
 
-def test_the_demo_does_not_write_over_a_file(run, tmp_path):
+def test_the_demo_does_not_write_over_a_file(run, network, tmp_path):
     occupied = tmp_path / "occupied"
     occupied.write_text("mine")
-    assert_one_line(run("demo", "--steps", 2, "--output", occupied), str(occupied), "choose another --output")
+    assert_one_line(run("demo", "--model", network, "--output", occupied), str(occupied), "choose another --output")
     assert occupied.read_text() == "mine"

@@ -1,0 +1,46 @@
+"""The scripts in examples/ that no page of the docs runs."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+SCRIPT = Path(__file__).parent.parent / "examples" / "learn_from_scratch.py"
+
+
+@pytest.fixture
+def script(monkeypatch):
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", [str(SCRIPT), *map(str, arguments)])
+        runpy.run_path(str(SCRIPT), run_name="__main__")
+
+    return run
+
+
+@pytest.mark.parametrize("steps", [2, 10])
+def test_learning_from_scratch_writes_a_picture(script, steps, tmp_path, capsys):
+    folder = tmp_path / "deep" / "pictures"
+    script("--steps", steps, "--output", folder)
+    assert [path.name for path in folder.iterdir()] == ["episodes.png"]
+    assert str(folder / "episodes.png") in capsys.readouterr().out
+    with Image.open(folder / "episodes.png") as picture:
+        low, high = picture.convert("L").getextrema()
+    assert low < high
+
+
+def test_learning_from_scratch_does_not_write_over_a_file(script, tmp_path):
+    occupied = tmp_path / "occupied"
+    occupied.write_text("mine")
+    with pytest.raises(SystemExit, match=r"occupied: cannot be made .*choose another --output"):
+        script("--steps", 2, "--output", occupied)
+    assert occupied.read_text() == "mine"
+
+
+@pytest.mark.parametrize(("option", "value"), [("--steps", 0), ("--seed", -1), ("--seed", 2**32)])
+def test_learning_from_scratch_refuses_numbers_out_of_range(script, option, value, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        script(option, value, "--output", tmp_path / "out")
+    assert f"is {value}; expected" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
