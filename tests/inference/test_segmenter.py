@@ -244,6 +244,11 @@ def test_a_support_of_another_network_is_refused(segmenter, disc):
         ({"scales": (9,)}, "scales are"),
         ({"smallest": -1}, "smallest is -1"),
         ({"votes": 2}, "votes is 2"),
+        ({"threshold": "x"}, "threshold is 'x'; expected a number"),
+        ({"scales": 1.0}, "scales are 1.0; expected several"),
+        ({"tile": 100.5}, "tile is 100.5; expected a whole number"),
+        ({"smallest": True}, "smallest is True"),
+        ({"treshold": 0.4}, "setting 'treshold' does not exist; expected threshold"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(segmenter, disc, images, settings, words):
@@ -256,6 +261,8 @@ def test_supports_that_make_no_sense_are_refused(segmenter, images):
         segmenter.encode_support(images[:2], [np.ones(SIZES[0], bool)])
     with pytest.raises(DataError, match=r"masks\[0\].*marks nothing"):
         segmenter.encode_support(images[0], np.zeros(SIZES[0], bool))
+    with pytest.raises(DataError, match="images are str; expected several"):
+        segmenter.segment_many("table.jpg", {})
     with pytest.raises(ConfigError, match="no class"):
         segmenter.segment_many(images, {})
     with pytest.raises(CheckpointError, match="expected lite0 or resnet50"):

@@ -1,6 +1,7 @@
 """Support images and masks, then any number of queries -> masks. The public API."""
 
 import hashlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from cyctr import pretrained
@@ -36,7 +38,7 @@ Pixels = NDArray[np.uint8]
 T = TypeVar("T")
 Complain = Callable[[int, DataError], None]
 Resemblance = dict[Window, list[float]]
-_BATCH = {"cuda": 16, "cpu": 2}
+_BATCH = {"cuda": 16, "cpu": 1}  # together they are no faster on a CPU
 _READERS = 4
 
 
@@ -79,11 +81,18 @@ class _Plan:
     votes: float | None = None
 
     def __post_init__(self) -> None:
+        _check_number("threshold", self.threshold)
         if not 0 < self.threshold < 1:
             raise ConfigError(f"threshold is {self.threshold}; expected a probability between 0 and 1")
+        for name in ("overlap", "smallest", *(() if self.votes is None else ("votes",))):
+            _check_number(name, getattr(self, name))
         check_tile(self.tile)
         if not 0 <= self.overlap <= 0.9:
             raise ConfigError(f"overlap is {self.overlap}; expected a share of the tile from 0 to 0.9")
+        if not isinstance(self.scales, list | tuple):
+            raise ConfigError(f"scales are {self.scales!r}; expected several numbers, such as (0.75, 1, 1.25)")
+        for scale in self.scales:
+            _check_number("scales", scale)
         if not self.scales or not all(0.25 <= scale <= 4 for scale in self.scales):
             raise ConfigError(f"scales are {tuple(self.scales)}; expected some from 0.25 to 4, such as (0.75, 1, 1.25)")
         if self.votes is not None and not 0 <= self.votes <= 1:
@@ -122,7 +131,7 @@ class Segmenter:
         """
         if precision not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
-        self.device = device if isinstance(device, torch.device) else choose_device(device)
+        self.device = choose_device(str(device))
         self.half = self.device.type == "cuda" if precision == "auto" else precision == "bfloat16"
         self.name, self.input = name, InputConfig(size)
         self.digest = _digest(model)
@@ -148,7 +157,7 @@ class Segmenter:
             progress: told the bytes that have arrived, of how many, while a backbone is fetched.
         """
         path = pretrained.find(pretrained.DEFAULT if name is None else str(name))
-        device = device if isinstance(device, torch.device) else choose_device(device)
+        device = choose_device(str(device))
         config, _ = describe_checkpoint(path)
         if (weights := config.model.backbone.weights) in CATALOGUE:
             entry = CATALOGUE[weights]
@@ -219,7 +228,9 @@ class Segmenter:
         Yields:
             a result at the image's own size.
         """
-        plan = _Plan(**settings)
+        plan = _planned(settings)
+        if isinstance(images, str | os.PathLike | Image.Image | Tensor):
+            raise DataError(f"images are {type(images).__name__}; expected several: use segment for one, or put it in a list")
         own = {supports.name: supports} if isinstance(supports, EncodedSupport) else dict(supports)
         if not own:
             raise ConfigError("supports hold no class; expected at least one: encode_support makes it")
@@ -340,13 +351,27 @@ class Segmenter:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it anew")
 
 
+def _planned(settings: Settings) -> _Plan:
+    unknown = sorted(settings.keys() - Settings.__annotations__.keys())
+    if unknown:
+        raise ConfigError(f"setting {unknown[0]!r} does not exist; expected {', '.join(Settings.__annotations__)}")
+    return _Plan(**settings)
+
+
 def check_settings(settings: Settings) -> None:
     """Raises ConfigError for settings that `segment_many` would refuse."""
-    _Plan(**settings)
+    _planned(settings)
+
+
+def _check_number(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ConfigError(f"{name} is {value!r}; expected a number")
 
 
 def check_tile(tile: int | None) -> None:
-    """Raises ConfigError for a tile that is too small to show anything."""
+    """Raises ConfigError for a tile that is no whole number, or too small to show anything."""
+    if tile is not None and not isinstance(tile, int):
+        raise ConfigError(f"tile is {tile!r}; expected a whole number of pixels, or none for whole images")
     if tile is not None and tile < 64:
         raise ConfigError(f"tile is {tile}; expected at least 64 pixels, or none for whole images")
 

@@ -66,7 +66,8 @@ class EncodedSupport:
 
     def to(self, device: torch.device) -> "EncodedSupport":
         """The same on a device; itself where it is there already."""
-        if self.encoded.tokens.device == device:
+        here = self.encoded.tokens.device
+        if here.type == device.type and device.index in (None, here.index):
             return self
         return replace(self, encoded=_moved(self.encoded, device))
 
