@@ -36,7 +36,7 @@ def test_the_segmenter_is_measured_in_processes_of_their_own_and_reported(script
     report, shown = json.loads(path.read_text()), capsys.readouterr().out
     found = report["models"]["small"]
     assert (report["device"], report["threads"], report["quick"]) == ("cpu", 1, True)
-    assert 0 < found["start"]["import_seconds"] and 0 < found["start"]["ready_seconds"]
+    assert found["start"]["import_seconds"] > 0 and found["start"]["ready_seconds"] > 0
     case = found["cases"][script.TILED]
     assert 0 < case["ready_mib"] <= case["peak_mib"] < script.MEMORY_AIM
     assert f"{script.TILED} " in shown and shown.endswith("MiB in tiles: met\n")

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from cyctr.checkpoint import load_checkpoint
-from cyctr.config import settings, to_dict
+from cyctr.checkpoint import load_checkpoint, save_checkpoint
+from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig, settings, to_dict
+from cyctr.data.opening import open_dataset
+from cyctr.model import build
 from cyctr.model import cyctr as network_module
 from cyctr.model.sampling import sample_tokens
 
@@ -143,3 +145,28 @@ def test_folds_that_were_not_tested_leave_the_means_of_a_report_as_they_are():
     everything = {"fold": "all", "seconds": {"training": 60.0}}
     assert report.table({"some": tested, "all": [everything]}) == report.table({"some": tested})
     assert "| 50.0 | 60.0 |" in report.table({"some": tested})
+
+
+def test_confidence_is_measured_on_queries_with_and_without_the_class_and_fitted_again_from_rows(tmp_path, monkeypatch, capsys):
+    config = Config(ModelConfig(dim=16, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=2, points=2)))
+    checkpoint, first, again = tmp_path / "tiny.safetensors", tmp_path / "first.json", tmp_path / "again.json"
+    save_checkpoint(checkpoint, build(config.model), config)
+    asked = ["confidence", "--data", "synthetic", "--checkpoint", f"{checkpoint}@0", "--checkpoint", f"{checkpoint}@1"]
+    small = ["--shots", "1,2", "--pairs", "4,3", "--size", "65", "--device", "cpu", "--output", str(first)]
+    monkeypatch.setattr(sys, "argv", [*asked, *small])
+    script("confidence").main()
+    found = json.loads(first.read_text())
+    rows = [dict(zip(found["rows"]["columns"], values, strict=True)) for values in found["rows"]["values"]]
+    classes = {row["category"] for row in rows}
+    assert len(rows) == len(classes) * 2 * (4 + 3)
+    assert {row["fold"] for row in rows} == {0, 1}
+    dataset = open_dataset(Path("synthetic"))
+    pool = dataset.pool("test")
+    for row in rows[::5]:
+        label = pool.label(list(pool.keys).index(row["query"]), dataset.classes.index(row["category"]))
+        assert (label == 1).any() == row["present"]
+    printed = capsys.readouterr().out
+    assert "fitted on other classes" in printed
+    monkeypatch.setattr(sys, "argv", ["confidence", "--rows", str(first), "--output", str(again)])
+    script("confidence").main()
+    assert again.read_text() == first.read_text()

@@ -1,3 +1,6 @@
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -121,3 +124,8 @@ def test_no_shots_are_refused():
 
 def test_calibrations_are_of_known_weights():
     assert CALIBRATIONS.keys() <= CATALOGUE.keys()
+
+
+def test_the_numbers_are_those_that_were_measured():
+    found = json.loads((Path(__file__).parents[2] / "results" / "confidence.json").read_text())
+    assert {name: Calibration(**numbers) for name, numbers in found["fits"].items()} == CALIBRATIONS
