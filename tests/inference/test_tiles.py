@@ -30,20 +30,21 @@ def test_no_tile_is_one_window():
     assert windows((30, 40), None, 0.25) == windows((30, 40), 40, 0.25) == [Window(0, 0, 30, 40)]
 
 
-def test_equal_maps_give_that_map_back():
-    canvas = Canvas((120, 90), torch.device("cpu"))
-    truth = torch.rand(120, 90)
-    for window in windows((120, 90), 64, 0.25):
-        canvas.add(window, truth[window.slices])
-    torch.testing.assert_close(canvas.mean(), truth)
+@pytest.mark.parametrize("side", [64, None])
+def test_equal_maps_of_each_class_give_those_maps_back(side):
+    canvas = Canvas((120, 90), 3, torch.device("cpu"))
+    truth = torch.rand(3, 120, 90)
+    for window in 2 * windows((120, 90), side, 0.25):
+        canvas.add(window, (one[window.slices] for one in truth))
+    torch.testing.assert_close(torch.stack(canvas.means()), truth)
 
 
 def test_the_middle_of_a_window_counts_more_than_its_border():
-    canvas = Canvas((64, 96), torch.device("cpu"))
+    canvas = Canvas((64, 96), 1, torch.device("cpu"))
     left, right = windows((64, 96), 64, 0.4)
-    canvas.add(left, torch.zeros(64, 64))
-    canvas.add(right, torch.ones(64, 64))
-    row = canvas.mean()[32]
+    canvas.add(left, [torch.zeros(64, 64)])
+    canvas.add(right, [torch.ones(64, 64)])
+    row = canvas.means()[0][32]
     assert row[0] == 0 and row[-1] == 1 and (row.diff() >= -1e-6).all()
 
 

@@ -237,13 +237,21 @@ class Segmenter:
         with ThreadPoolExecutor(_READERS) as readers:
             ahead = _read_ahead(readers, images, 2 * batch, complain)
             for chunk in _batched(ahead, batch):
-                maps = self._maps([pixels for _, _, pixels in chunk], supports, plan, batch)
-                for (place, source, pixels), probabilities in zip(chunk, maps, strict=True):
-                    found = {
-                        name: _finished(pixels, probability, plan)
-                        for name, probability in zip(supports, probabilities, strict=True)
-                    }
-                    yield ImageResult(source, place, found)
+                yield from self._results(chunk, supports, plan, batch)
+
+    def _results(
+        self,
+        chunk: Sequence[tuple[int, ImageLike, Pixels]],
+        supports: Mapping[str, EncodedSupport],
+        plan: _Plan,
+        batch: int,
+    ) -> Iterator[ImageResult]:
+        """The results of images that are looked at together; nothing of them is kept while the next are looked at."""
+        maps = self._maps([pixels for _, _, pixels in chunk], supports, plan, batch)
+        for (place, source, pixels), probabilities in zip(chunk, maps, strict=True):
+            own = zip(supports, probabilities, strict=True)
+            found = {name: _finished(pixels, probability, plan) for name, probability in own}
+            yield ImageResult(source, place, found)
 
     @torch.inference_mode()
     def _maps(
@@ -251,18 +259,16 @@ class Segmenter:
     ) -> list[list[NDArray[np.float32]]]:
         """For each image and each class, (H, W) probability."""
         sizes = [(image.shape[0], image.shape[1]) for image in images]
-        canvases = [[Canvas(size, self.device) for _ in supports] for size in sizes]
+        canvases = [Canvas(size, len(supports), self.device) for size in sizes]
         views = sorted(((place, view) for place, size in enumerate(sizes) for view in plan.views(size)), key=_input_scale)
         for group in _batched(views, batch):
             for part in _of_one_scale(group):
                 config = InputConfig(_scaled(self.input.size, part[0][1].scale))
                 inputs = torch.stack([_seen(images[place], view, config) for place, view in part]).to(self.device)
-                for number, of_class in enumerate(self._probabilities(inputs, supports, plan.votes)):  # (B, S, S) each
-                    for (place, view), one in zip(part, of_class, strict=True):
-                        window = view.window
-                        back = restore(one[None], (window.height, window.width), config)[0]
-                        canvases[place][number].add(window, back.flip(-1) if view.mirrored else back)
-        return [[canvas.mean().cpu().numpy() for canvas in of_image] for of_image in canvases]
+                answers = list(self._probabilities(inputs, supports, plan.votes))  # (B, S, S) for each class
+                for number, (place, view) in enumerate(part):
+                    canvases[place].add(view.window, (_restored(answer[number], view, config) for answer in answers))
+        return [[mean.cpu().numpy() for mean in canvas.means()] for canvas in canvases]
 
     def _probabilities(self, inputs: Tensor, supports: Mapping[str, EncodedSupport], votes: float) -> Iterator[Tensor]:
         """For each class, (B, S, S): the mean of what the network says and of what the support's tokens say by themselves."""
@@ -368,6 +374,12 @@ def _seen(image: Pixels, view: _View, config: InputConfig) -> Tensor:
     rows, columns = view.window.slices
     part = planes(image[rows, columns])
     return fit_image(part.flip(-1) if view.mirrored else part, config)
+
+
+def _restored(values: Tensor, view: _View, config: InputConfig) -> Tensor:
+    """(S, S) of a view -> (height, width) of its window."""
+    back = restore(values[None], (view.window.height, view.window.width), config)[0]
+    return back.flip(-1) if view.mirrored else back
 
 
 def _finished(image: Pixels, probability: NDArray[np.float32], plan: _Plan) -> Segmentation:

@@ -1,5 +1,6 @@
 """Which parts of an image are looked at, and how what is seen there becomes one map without seams."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -68,27 +69,32 @@ def _best(marked: NDArray[np.int64], side: int) -> int:
 
 
 class Canvas:
-    """The weighted mean of maps laid over an image; a window counts less towards its border, so that no seam shows."""
+    """The weighted mean of maps laid over an image; a window counts less towards its border, so that no seam shows.
 
-    def __init__(self, size: Size, device: torch.device) -> None:
-        self._size = size
-        self._total = torch.zeros(size, device=device)
-        self._weight = torch.zeros(size, device=device)
+    Args:
+        size: height and width of the image.
+        count: how many maps there are, one for each class.
+        device: where they are.
+    """
 
-    def add(self, window: Window, values: Tensor) -> None:
-        """Lays (height, width) values over a window."""
-        if window == Window(0, 0, *self._size):
-            self._total += values
-            self._weight += 1
-            return
-        rows, columns = (_ramp(length, values.device) for length in values.shape)
-        weight = rows[:, None] * columns
-        self._total[window.slices] += weight * values
+    def __init__(self, size: Size, count: int, device: torch.device) -> None:
+        self._totals = [torch.zeros(size, device=device) for _ in range(count)]
+        self._weight = torch.zeros(size, device=device)  # the same for all: every window is seen of every map
+
+    def add(self, window: Window, maps: Iterable[Tensor]) -> None:
+        """Lays (height, width) of each map over a window."""
+        device, size = self._weight.device, (self._weight.shape[0], self._weight.shape[1])
+        if window == Window(0, 0, *size):
+            weight = torch.ones((), device=device)
+        else:
+            weight = _ramp(window.height, device)[:, None] * _ramp(window.width, device)
         self._weight[window.slices] += weight
+        for total, values in zip(self._totals, maps, strict=True):
+            total[window.slices] += weight * values
 
-    def mean(self) -> Tensor:
-        """(H, W); every pixel must have been covered."""
-        return self._total / self._weight
+    def means(self) -> list[Tensor]:
+        """(H, W) each; every pixel must have been covered. Made in place: nothing can be added any more."""
+        return [total.div_(self._weight) for total in self._totals]
 
 
 def _ramp(length: int, device: torch.device) -> Tensor:
