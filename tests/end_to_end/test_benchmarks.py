@@ -1,0 +1,72 @@
+"""The benchmark of the Segmenter runs, and compares only what can be compared. How fast it is, is no matter here."""
+
+import importlib.util
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from making import tiny
+
+from cyctr import Config, save_checkpoint
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "segmenter.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    spec = importlib.util.spec_from_file_location("benchmark_segmenter", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    path, network, plain = tmp_path_factory.mktemp("network") / "small.safetensors", tiny(), Config()
+    training = replace(plain.training, augmentation=replace(plain.training.augmentation, size=65))
+    save_checkpoint(path, network, Config(model=network.config, training=training))
+    return str(path)
+
+
+def test_the_segmenter_is_measured_in_processes_of_their_own_and_reported(script, checkpoint, tmp_path, capsys):
+    path = tmp_path / "found.json"
+    options = ["--model", checkpoint, "--device", "cpu", "--threads", "1", "--quick", "--output", str(path)]
+    script.main([*options, "--cases", script.TILED])
+    report, shown = json.loads(path.read_text()), capsys.readouterr().out
+    found = report["models"]["small"]
+    assert (report["device"], report["threads"], report["quick"]) == ("cpu", 1, True)
+    assert found["start"]["import_seconds"] > 0 and found["start"]["ready_seconds"] > 0
+    case = found["cases"][script.TILED]
+    assert 0 < case["ready_mib"] <= case["peak_mib"] < script.MEMORY_AIM
+    assert f"{script.TILED} " in shown and shown.endswith("MiB in tiles: met\n")
+
+
+@pytest.fixture
+def options(checkpoint):
+    return {"model": checkpoint, "device": "cpu", "threads": None, "images": 1, "repeats": 1, "batch": None}
+
+
+@pytest.mark.parametrize("name", ["1 support", "5 supports", "10 classes", "12 megapixels, whole"])
+def test_every_case_is_a_task(script, options, name):
+    assert script.task(name, options)["images_per_second"] > 0
+
+
+def test_the_growth_is_told_as_ratios_to_one(script, options):
+    growth = json.loads(json.dumps(script.task(script.GROWTH, options)))
+    assert growth["supports"]["1"] == growth["classes"]["1"] == 1
+    start = {"import_seconds": 0.1, "ready_seconds": 2.0}
+    found = {"start": start, "cases": {}, "growth": growth, "released": {"image": 7.0, "episode": 5.0, "aim": 6.0}}
+    shown = script.table({"environment": {"device": "cpu"}, "models": {"small": found}})
+    assert shown.count("    1.00 ") == 2 and shown.endswith("aim 6 x: image met")
+
+
+def test_the_speed_is_compared_with_the_released_code_on_its_machines_alone(script):
+    found = {"image_seconds": 0.6, "encode_seconds_per_support": {"1": 0.2}}
+    two = {"device": "cpu", "threads": 2, "environment": {"device": "cpu (x86_64, 2 threads)"}}
+    assert script.compared("lite0", two, found) == pytest.approx({"image": 8, "episode": 6, "aim": 6})
+    assert script.compared("small", two, found) == pytest.approx({"image": 8, "episode": 6})
+    assert script.compared("lite0", {**two, "threads": 4}, found) is None
+    gpu = {"device": "cuda", "threads": 8, "environment": {"device": "cuda (NVIDIA H200, 8 threads)"}}
+    assert script.compared("resnet50", gpu, found)["image"] == pytest.approx(1 / 32.9 / 0.6)
+    assert script.compared("resnet50", {**gpu, "environment": {"device": "cuda (NVIDIA T4, 8 threads)"}}, found) is None
