@@ -335,7 +335,7 @@ def test_a_run_that_has_written_nothing_is_in_nobodys_way(segment, tmp_path, que
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Segmenter, "_maps", stop)
+        patch.setattr(Segmenter, "_answers", stop)
         assert segment()[0] == 130
     well(segment("--threshold", "0.4"))
     (tmp_path / "out" / ".predictions.jsonl").unlink()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import ndimage
 
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats.contours import contours
@@ -41,8 +42,7 @@ class CocoWriter:
     def __init__(self, folder: Path, classes: Sequence[str], instances: bool, polygons: bool) -> None:
         self._folder, self._classes = folder, classes
         self._instances, self._polygons = instances, polygons
-        self._rle = None if polygons else _needed("pycocotools.mask", "it packs the masks of COCO", "coco")
-        self._labelling = _needed("scipy.ndimage", "it tells instances apart", "coco") if instances else None
+        self._rle = None if polygons else _run_lengths()
         self._lock = threading.Lock()
         self._starts: dict[str, int] = {}
         self._end = 0
@@ -93,11 +93,11 @@ class CocoWriter:
             return
         top, left = rows[0], columns[0]
         cut = mask[top : rows[-1] + 1, left : columns[-1] + 1]
-        if self._labelling is None:
+        if not self._instances:
             yield cut, (top, left)
             return
-        numbers, _ = self._labelling.label(cut, np.ones((3, 3)))
-        for number, (vertical, horizontal) in enumerate(self._labelling.find_objects(numbers), 1):
+        numbers, _ = ndimage.label(cut, np.ones((3, 3)))
+        for number, (vertical, horizontal) in enumerate(ndimage.find_objects(numbers), 1):
             yield numbers[vertical, horizontal] == number, (top + vertical.start, left + horizontal.start)
 
     def _outline(self, mask: Mask, corner: tuple[int, int], size: tuple[int, ...]) -> dict[str, Any] | list[list[int]]:
@@ -232,9 +232,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _needed(module: str, why: str, extra: str) -> Any:
+def _run_lengths() -> Any:
     try:
-        return importlib.import_module(module)
+        return importlib.import_module("pycocotools.mask")
     except ImportError as error:
-        package = module.partition(".")[0]
-        raise ConfigError(f'{package} is not installed, and {why}; run: pip install "cyctr[{extra}]"') from error
+        need = 'pycocotools is not installed, and it packs the masks of COCO; run: pip install "cyctr[coco]"'
+        raise ConfigError(need) from error
