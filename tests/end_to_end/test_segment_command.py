@@ -357,6 +357,8 @@ def test_hidden_files_of_the_system_do_not_fill_a_folder(segment, tmp_path, quer
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / ".DS_Store").write_bytes(b"x")
     well(segment())
+    found = files(tmp_path / "out")
+    assert found[".DS_Store"] == b"x" and any(name.startswith("masks/") for name in found)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe"])

@@ -159,8 +159,8 @@ class Segmenter:
         path = pretrained.find(pretrained.DEFAULT if name is None else str(name))
         device = choose_device(str(device))
         config, _ = describe_checkpoint(path)
-        if (weights := config.model.backbone.weights) in CATALOGUE:
-            entry = CATALOGUE[weights]
+        entry = CATALOGUE.get(config.model.backbone.weights or "")
+        if entry is not None and cache.cached(entry) is None:
             cache.get(entry, lambda done: progress(done, entry.size) if progress else None)
         model, _ = load_checkpoint(path)
         return cls(model, size or config.training.augmentation.size, device, precision, path.stem)
