@@ -1,5 +1,7 @@
 """Small things to test with."""
 
+import os
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -90,3 +92,18 @@ def assert_one_line(result, *words):
     assert code == 2
     assert error.startswith("cyctr: ") and error.endswith("\n") and error.count("\n") == 1, error
     assert all(word in error for word in words), error
+
+
+@contextmanager
+def without_rights(folder, mode):
+    """Gives a folder these rights; root has all of them whatever they are, and becomes somebody else for a while."""
+    root, before = os.geteuid() == 0, folder.stat().st_mode
+    folder.chmod(mode)
+    try:
+        if root:
+            os.seteuid(65534)
+        yield
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(before)

@@ -8,11 +8,11 @@ import subprocess
 import sys
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from making import without_rights
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
@@ -463,31 +463,16 @@ def test_a_pipe_is_refused_not_waited_for(tmp_path):
         read_image(tmp_path / "pipe.png")
 
 
-@contextmanager
-def nobody(folder):
-    """Takes the right to look into a folder; root has it whatever the folder says, and becomes somebody else for a while."""
-    root = os.geteuid() == 0
-    folder.chmod(0)
-    try:
-        if root:
-            os.seteuid(65534)
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-        folder.chmod(0o700)
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="rights work otherwise here")
 def test_a_file_one_may_not_read_is_refused(tmp_path):
     path = put(tmp_path / "secret.png", encoded(noise(3, 4), "PNG"))
     with (
-        nobody(tmp_path),
+        without_rights(tmp_path, 0),
         pytest.raises(DataError, match=r"secret\.png: cannot be read \(Permission denied\); expected a readable"),
     ):
         read_image(path)
     with (
-        nobody(tmp_path),
+        without_rights(tmp_path, 0),
         pytest.raises(DataError, match=r": cannot be listed \(Permission denied\); expected a folder of images"),
     ):
         find_images(tmp_path)

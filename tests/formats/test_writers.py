@@ -2,11 +2,11 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
+from making import without_rights
 from PIL import Image
 from shapes import EDGE_CASES, blobs, disc, found, full, nothing, one_pixel
 
@@ -144,21 +144,6 @@ def test_threads_may_write_at_once(opened, tmp_path):
     assert not [name for name in files(tmp_path / "out") if name.startswith(".") and name != ".coco.jsonl"]
 
 
-@contextmanager
-def read_only(folder):
-    """Takes the right to write; root has it whatever the folder says, and becomes somebody else for a while."""
-    root = os.geteuid() == 0
-    folder.chmod(0o555)
-    try:
-        if root:
-            os.seteuid(65534)
-        yield
-    finally:
-        if root:
-            os.seteuid(0)
-        folder.chmod(0o755)
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="rights work otherwise here")
 @pytest.mark.parametrize("key", ["a", "line\nbreak"])
 def test_a_folder_one_may_not_write_to_gives_one_line(opened, key, tmp_path):
@@ -167,7 +152,7 @@ def test_a_folder_one_may_not_write_to_gives_one_line(opened, key, tmp_path):
     (tmp_path / "out").mkdir()
     writer = opened()
     with (
-        read_only(tmp_path / "out"),
+        without_rights(tmp_path / "out", 0o555),
         pytest.raises(DataError, match=r"^[^\n]*out/.*: cannot be written \(Permission denied\); choose"),
     ):
         writer.write(key, None, [found(disc())])
