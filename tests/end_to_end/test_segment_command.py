@@ -404,9 +404,12 @@ def in_a_process(model, disc, queries, out, *options):
     command = [sys.executable, "-m", "cyctr", "segment", "--model", model, "--support", disc, "--query", queries]
     command += ["--output", out, "--device", "cpu", "--batch", "1", "--no-overlays", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(
-        list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would this
+    try:
+        process = subprocess.Popen(list(map(str, command)), env=environment, **pipes)
+    finally:
+        signal.signal(signal.SIGINT, before)
     ledger = out / ".predictions.jsonl"
     until = time.monotonic() + 100
     while not (ledger.exists() and ledger.read_bytes().count(b"\n") >= 3):
