@@ -19,7 +19,7 @@ import torch
 from cyctr.config import Config, parse, preset, protocol
 from cyctr.data.opening import open_dataset
 from cyctr.devices import choose_device
-from cyctr.engine.evaluate import environment, prepare
+from cyctr.engine.evaluate import environment, episodes_together, prepare
 from cyctr.engine.folder import RunFolder, random_state
 from cyctr.engine.methods import backbone_of
 from cyctr.engine.train import Options, Trainer
@@ -101,7 +101,8 @@ def testing(trainer: Trainer, dataset: Any, shots: int, remember: bool, episodes
         start = time.perf_counter()
         job.run(method, Results({}), batch, workers=8, remember=remember)
         rates.append(episodes / (time.perf_counter() - start))
-    return {"shots": shots, "features": "once" if remember else "anew", "first": rates[0], "episodes_per_second": rates[1]}
+    features = "once" if remember else "anew"
+    return {"shots": shots, "features": features, "batch": batch, "first": rates[0], "episodes_per_second": rates[1]}
 
 
 def main() -> None:
@@ -116,7 +117,7 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=10)
     parser.add_argument("--compile", choices=("auto", "yes", "no"), default="auto")
     parser.add_argument("--episodes", type=int, default=1000, help="of each test; 0 tests nothing")
-    parser.add_argument("--test-batch", type=int, default=16)
+    parser.add_argument("--test-batch", type=int, help="default: as cyctr evaluate")
     parser.add_argument("--output", type=Path)
     parser.add_argument("settings", nargs="*", help="such as model.dim=128")
     given = parser.parse_args()
@@ -138,7 +139,8 @@ def main() -> None:
         found["testing"] = []
         cases = ((1, True), (5, True), (1, False), (5, False)) if given.episodes else ()
         for shots, remember in cases:
-            found["testing"].append(testing(trainer, dataset, shots, remember, given.episodes, given.test_batch))
+            batch = given.test_batch or episodes_together(device, shots)
+            found["testing"].append(testing(trainer, dataset, shots, remember, given.episodes, batch))
             print(json.dumps(found["testing"][-1]))
     path = given.output or Path(__file__).parent / f"training-{device.type}.json"
     path.write_text(json.dumps(found, indent=2) + "\n")

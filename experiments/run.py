@@ -2,10 +2,11 @@
 
     python experiments/run.py experiments/table1.json --data VOC2012
 
-A plan is JSON: {"rows": {NAME: ROW}, "folds": [0, 1, "all", ...], "test": {"split", "shots", "seeds", "episodes"}}. Of a
-ROW, all is optional: "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the
-place of the plan's; "label_bug" switches on the released code's mistake; "watch" scores the test classes each so many
-episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds.
+A plan is JSON: {"rows": {NAME: ROW}, "folds": [0, 1, "all", ...], "test": {"split", "shots", "seeds", "episodes"}}; a test
+with "flip": true is done once more with answers to mirror images averaged in. Of a ROW, all is optional: "preset", "weights"
+and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the place of the plan's; "label_bug" switches on
+the released code's mistake; "watch" scores the test classes, or those held out, each so many episodes, for a curve; "compile"
+is true or false; "seconds" is how long it may take, for --seconds.
 
 Each row and fold gives a JSON and a checkpoint in --output, at once; those that are there already are not done again.
 """
@@ -18,6 +19,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -32,7 +34,7 @@ from cyctr.data.opening import open_dataset
 from cyctr.data.pictures import Store, free_memory, open_store
 from cyctr.devices import choose_device
 from cyctr.engine import session
-from cyctr.engine.evaluate import environment
+from cyctr.engine.evaluate import environment, episodes_together
 from cyctr.engine.folder import RunFolder
 from cyctr.engine.methods import backbone_of
 from cyctr.engine.train import Options, Trainer
@@ -155,10 +157,11 @@ class Laboratory:
         size = trainer.config.training.augmentation.size
         measure = replace(measure, input=replace(measure.input, size=size), order=test.get("order", measure.order))
         evaluation = self.evaluation(trainer.dataset, test["split"], measure)
-        batch = 16 if self.device.type == "cuda" else 1
         found = []
-        for shots in test["shots"]:
+        for shots, flip in product(test["shots"], (False, True) if test.get("flip") else (False,)):
+            method.flip = flip
             settings = [Setting(trainer.fold, shots, seed) for seed in test["seeds"]]
+            batch = episodes_together(self.device, shots)
             results = Results({})
             before = time.perf_counter()
             limit = int(0.5 * free_memory(self.device))
@@ -169,6 +172,7 @@ class Laboratory:
                 found.append(
                     {
                         "shots": shots,
+                        "flip": flip,
                         "seed": setting.seed,
                         "miou": 100 * result.miou,
                         "fb_iou": 100 * result.fb_iou,
@@ -211,11 +215,11 @@ def summary(found: dict[str, Any]) -> str:
     """One line of a table."""
     parts = [f"{found['name']:<28} fold {found['fold']}"]
     parts.append(f"loss {found['loss']:.3f} {found['seconds']['training']:5.0f} s {found['episodes_per_second']:5.0f}/s")
-    for shots in sorted({one["shots"] for one in found.get("test", [])}):
-        own = [one for one in found["test"] if one["shots"] == shots]
+    for shots, flip in sorted({(one["shots"], one.get("flip", False)) for one in found.get("test", [])}):
+        own = [one for one in found["test"] if (one["shots"], one.get("flip", False)) == (shots, flip)]
         scores = [one["miou"] for one in own]
         spread = f" ({min(scores):.1f}-{max(scores):.1f})" if len(scores) > 1 else ""
-        parts.append(f"{shots}-shot {fmean(scores):.2f}{spread} {own[0]['episodes_per_second']:.0f}/s")
+        parts.append(f"{shots}-shot{' flip' * flip} {fmean(scores):.2f}{spread} {own[0]['episodes_per_second']:.0f}/s")
     return "  ".join(parts)
 
 

@@ -337,7 +337,7 @@ class InputConfig:
     fit: Fit = setting("pad", "'pad': longest side to size, top left, the rest filled; 'squash': both sides to size")
     multiple: int = setting(1, "PFENet: both sides of the resized image are rounded down to a multiple of this")
     register: bool = setting(True, "false, as PFENet: the filled square, not its content, is enlarged to the original size")
-    fill: int = setting(0, "grey value of the padding; its label is 255")
+    fill: int = setting(116, "grey value of the padding, whose label is 255: about the mean colour, as in training; PFENet: 0")
 
     def __post_init__(self) -> None:
         _require(self.size >= 8, "input.size", self.size, "at least 8 pixels")
@@ -380,7 +380,7 @@ class ProtocolConfig:
 
 PROTOCOLS = {
     "cyctr": ProtocolConfig(),
-    "pfenet": ProtocolConfig(episodes=5000, episodes_coco=20000, input=InputConfig(multiple=8, register=False)),
+    "pfenet": ProtocolConfig(episodes=5000, episodes_coco=20000, input=InputConfig(multiple=8, register=False, fill=0)),
     "hsnet": ProtocolConfig(
         episodes_coco=1000, order="pairs", order_coco="classes", score="input", input=InputConfig(size=400, fit="squash")
     ),
@@ -428,7 +428,7 @@ BEST = Config(
         average=0.998,
     ),
     training=TrainingConfig(
-        episodes=50_000,
+        episodes=36_000,
         batch=16,
         rotate=True,
         latent_classes=24,

@@ -1,3 +1,4 @@
+import pytest
 import torch
 from making import episode
 
@@ -25,10 +26,10 @@ def test_an_answer_with_flips_is_the_mean_of_both_and_mirrors_with_the_episode()
 
 
 @torch.inference_mode()
-def test_both_steps_give_what_one_gives_and_are_offered_without_flips_alone():
+@pytest.mark.parametrize("flip", [False, True])
+def test_both_steps_give_what_one_gives(flip):
     given = episode(batch=2, shots=2)
-    method = NetworkMethod(NETWORK, CPU, half=False)
+    method = NetworkMethod(NETWORK, CPU, half=False, flip=flip)
     query, support = method.encode(given.query_images), method.encode(given.support_images.flatten(0, 1))
     torch.testing.assert_close(method.match(query, support, given).logits, method(given).logits)
     assert method.encodes
-    assert not NetworkMethod(NETWORK, CPU, half=False, flip=True).encodes

@@ -46,7 +46,7 @@ def evaluate(
     ] = "resnet50-keras",
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.")] = "auto",
-    batch: Annotated[int | None, typer.Option(min=1, help="Episodes at a time; default: 16 on a GPU, 1 on a CPU.")] = None,
+    batch: Annotated[int | None, typer.Option(min=1, help="Episodes at a time; default: 1 on a CPU, most 64 on a GPU.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Threads that read images; default: one per core.")] = None,
     part: Annotated[str, typer.Option(help="2/4: the second of four processes; join them with `cyctr merge`.")] = "1/1",
     size: Annotated[
@@ -71,7 +71,7 @@ def evaluate(
     """
     import os
 
-    from cyctr.engine.evaluate import draw_pictures, prepare
+    from cyctr.engine.evaluate import draw_pictures, episodes_together, prepare
     from cyctr.engine.methods import check_method, input_size
     from cyctr.evaluation.results import Results, markdown, write_text
 
@@ -107,7 +107,7 @@ def evaluate(
             for name in _OTHERS:  # of the results that are about to change
                 (output / name).unlink(missing_ok=True)
         results.save(path)  # says at once when it cannot be written
-        together = batch or (16 if job.device.type == "cuda" else 1)
+        together = batch or episodes_together(job.device, max(setting.shots for setting in job.settings))
         stopped = _run(job, answer, results, path, together, workers or os.cpu_count() or 2, encode == "once")
     _show(results)
     if stopped:

@@ -1,6 +1,6 @@
 """Groups of images of one class -> what a training step sees: drawn, augmented on the device, given their roles."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +16,7 @@ from cyctr.seeding import Stream, random_bits
 from cyctr.types import Episode
 
 _COLOURS = 3  # random numbers that a change of colours takes
+Moving = Callable[[Pictures, AugmentationConfig, Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +51,13 @@ class TrainingEpisodes:
 
     def __init__(self, store: Store, sampler: Sampler | MixedSampler, config: TrainingConfig, device: torch.device) -> None:
         self.store, self.sampler, self.config, self.device = store, sampler, config, device
+        self._moving: Moving = move
         stream = Stream("training", *sampler.key)
         self._augmentation_seed, self._token_seed = stream.below(2**31), stream.below(2**31)
+
+    def compile(self) -> None:
+        """From here on pixels are moved by compiled code."""
+        self._moving = torch.compile(move, dynamic=False)
 
     def steps(self, steps: Iterable[int], share: tuple[int, int] = (0, 1), pieces: int = 1) -> Iterator[Groups]:
         """The groups of these steps, each step in `pieces` parts.
@@ -82,7 +88,8 @@ class TrainingEpisodes:
         images = self.config.images
         first, count = draws[0].number, len(draws)
         place = torch.arange(count * images, device=self.device)
-        pixels, labels = augment(pictures, self.config.augmentation, place + (first * images + self._augmentation_seed))
+        own = place + (first * images + self._augmentation_seed)
+        pixels, labels = augment(pictures, self.config.augmentation, own, self._moving)
         group = place.view(count, images)
         if self.config.rotate:
             turn = torch.arange(images, device=self.device)
@@ -109,23 +116,33 @@ def groups_of_part(config: TrainingConfig, processes: int, pieces: int) -> int:
     return size
 
 
-def augment(pictures: Pictures, config: AugmentationConfig, seeds: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales, turns, flips, crops, blurs and recolours images at random, and their labels with them.
-
-    Args:
-        pictures: n of them.
-        config: what may happen.
-        seeds: (n,) int64; what happens to an image is a function of its own.
+def move(pictures: Pictures, config: AugmentationConfig, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The part of `augment` that scales, turns, flips and crops: many small steps, which a GPU waits for unless compiled.
 
     Returns:
-        (n, 3, S, S) and (n, S, S) uint8.
+        (n, 3, S, S) and (n, S, S) uint8, and (n, 10) float64 numbers in [0, 1): what chance has decided, and may decide yet.
     """
     chance = random_bits(seeds, CHANCES + _COLOURS + 1).double() / 2**32  # (n, 10)
     points = pictures.anchors.shape[1]
     picked = (chance[:, -1] * points).long()[:, None, None].expand(-1, 1, 2)
     anchors = pictures.anchors.gather(1, picked)[:, 0]  # (n, 2)
     matrices = augmentation_matrices(config, chance[:, :CHANCES], pictures.sizes, anchors)
-    images, labels = warp(pictures.images, pictures.labels, matrices, config.size, pictures.sizes)
+    return *warp(pictures.images, pictures.labels, matrices, config.size, pictures.sizes), chance
+
+
+def augment(pictures: Pictures, config: AugmentationConfig, seeds: Tensor, moving: Moving = move) -> tuple[Tensor, Tensor]:
+    """Scales, turns, flips, crops, blurs and recolours images at random, and their labels with them.
+
+    Args:
+        pictures: n of them.
+        config: what may happen.
+        seeds: (n,) int64; what happens to an image is a function of its own.
+        moving: `move`, or the same compiled.
+
+    Returns:
+        (n, 3, S, S) and (n, S, S) uint8.
+    """
+    images, labels, chance = moving(pictures, config, seeds)
     if config.blur:
         images = torch.where((chance[:, BLUR] < config.blur)[:, None, None, None], blur(images), images)
     if config.colour:

@@ -159,10 +159,17 @@ def warp(images: Tensor, labels: Tensor, matrices: Tensor, size: int, sources: T
         rows = torch.arange(height, device=labels.device)[None, :, None] < sources[:, 0, None, None]
         columns = torch.arange(width, device=labels.device)[None, None] < sources[:, 1, None, None]
         inside = (rows & columns)[:, None].float()
-    fill = constant(FILL, images.device).view(1, 3, 1, 1)
+    fill = _fill(images.device).view(1, 3, 1, 1)
     colour = F.grid_sample((images - fill) * inside, grid, mode="bilinear", align_corners=False) + fill
     decided = F.grid_sample((IGNORE - labels[:, None].float()) * inside, grid, mode="nearest", align_corners=False)
     return colour.round().clamp(0, 255).byte(), (IGNORE - decided[:, 0]).byte()
+
+
+def _fill(device: torch.device) -> Tensor:
+    """(3,) float32 of the mean colour."""
+    if torch.compiler.is_compiling():  # written into the code, rather than fetched
+        return torch.stack([torch.full((), float(part), device=device) for part in FILL])
+    return constant(FILL, device)
 
 
 def _in_units(matrices: Tensor, size: int, height: int, width: int) -> Tensor:

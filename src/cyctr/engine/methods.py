@@ -53,29 +53,52 @@ class NetworkMethod:
             prediction = self.network(episode)
             if not self.flip:
                 return prediction
-            mirrored = self.network(replace(episode, **{name: getattr(episode, name).flip(-1) for name in _PIXELS}))
-            return Prediction((prediction.logits + mirrored.logits.flip(-1)) / 2)
+            return _mean(prediction, self.network(_mirrored(episode)))
 
     @property
     def encodes(self) -> bool:
         """Whether the network has a backbone whose features may be made once for each image."""
-        return hasattr(self.network, "backbone") and not self.flip
+        return hasattr(self.network, "backbone")
 
     def encode(self, images: Tensor) -> Features:
-        """What the backbone says of (B, 3, H, W) images."""
+        """What the backbone says of (B, 3, H, W) images, and behind that, in more channels, of their mirror images."""
         with self._precision():
-            return self.network.backbone(images)  # type: ignore[operator]
+            found = self.network.backbone(images)  # type: ignore[operator]
+            if not self.flip:
+                return found
+            mirrored = self.network.backbone(images.flip(-1))  # type: ignore[operator]
+            return Features(torch.cat([found.mid, mirrored.mid], 1), torch.cat([found.high, mirrored.high], 1))
 
     def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
-        """The answer to an episode whose features are known; those of the support are (B * K, C, h, w)."""
+        """The answer to an episode whose features `encode` made; those of the support are (B * K, C, h, w)."""
         with self._precision():
-            return self.network.match(query, support, episode)  # type: ignore[operator]
+            if not self.flip:
+                return self.network.match(query, support, episode)  # type: ignore[operator]
+            (query, mirrored_query), (support, mirrored_support) = _halves(query), _halves(support)
+            prediction = self.network.match(query, support, episode)  # type: ignore[operator]
+            return _mean(prediction, self.network.match(mirrored_query, mirrored_support, _mirrored(episode)))  # type: ignore[operator]
 
     def _precision(self) -> AbstractContextManager[object]:
         if self.half:
             return torch.autocast(self.device.type, torch.bfloat16)
         # float32 means it: torch would round the inputs of convolutions on a GPU to TF32
         return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+
+
+def _mirrored(episode: Episode) -> Episode:
+    """The same, left and right exchanged."""
+    return replace(episode, **{name: getattr(episode, name).flip(-1) for name in _PIXELS})
+
+
+def _mean(prediction: Prediction, mirrored: Prediction) -> Prediction:
+    """Of the answers to an episode and to its mirror image."""
+    return Prediction((prediction.logits + mirrored.logits.flip(-1)) / 2)
+
+
+def _halves(features: Features) -> tuple[Features, Features]:
+    """Of images, and of their mirror images."""
+    (mid, mirrored_mid), (high, mirrored_high) = features.mid.chunk(2, 1), features.high.chunk(2, 1)
+    return Features(mid, high), Features(mirrored_mid, mirrored_high)
 
 
 def open_method(

@@ -24,7 +24,7 @@ from cyctr.data.pictures import ResidentStore, Store, free_memory, open_store
 from cyctr.data.sampler import Sampler
 from cyctr.data.training import Groups, TrainingEpisodes, groups_of_part
 from cyctr.engine.distributed import World
-from cyctr.engine.evaluate import environment
+from cyctr.engine.evaluate import environment, episodes_together
 from cyctr.engine.folder import LAST, RunFolder, Standing
 from cyctr.engine.latent import mine
 from cyctr.engine.methods import NetworkMethod
@@ -139,6 +139,7 @@ class Trainer:
         self._encode: Callable[[Tensor], Features] = self.encoder
         self._learn: Callable[..., Losses] = learn
         if self._compiles():
+            self.episodes.compile()
             self._encode = torch.compile(self.encoder, dynamic=False)
             if config.model.sampling.training_scale == config.model.sampling.training_scale_many == (1.0, 1.0):
                 self._learn = torch.compile(learn, dynamic=False)  # a new number of tokens would be compiled anew
@@ -223,7 +224,8 @@ class Trainer:
         setting = Setting(self.fold, self.config.training.shots, _VALIDATION_SEED)
         results = Results({})
         remember = int(_REMEMBERED * free_memory(self.device))
-        batch, workers = (16, 16) if self.device.type == "cuda" else (1, 2)
+        workers = 16 if self.device.type == "cuda" else 2
+        batch = episodes_together(self.device, self.config.training.shots)
         episodes = self.options.validation_episodes
         self.validation.run(self.method(), results, [setting], episodes, self.device, batch, workers, remember=remember)
         result = results.runs[setting].result()

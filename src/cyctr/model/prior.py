@@ -42,7 +42,7 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
     similarity = query.to(vectors.dtype) @ vectors.transpose(2, 3)  # (B, K, hw, M)
     hidden = torch.finfo(similarity.dtype).min
     best = similarity.masked_fill(~valid[:, :, None], hidden).amax(-1).float()  # (B, K, hw)
-    best = best / query.float().norm(dim=-1).clamp_min(1e-12)  # a cosine: the length of a query vector moves no maximum
+    best = best / _lengths(query)  # a cosine: the length of a query vector moves no maximum
     present = valid.any(-1, keepdim=True)  # (B, K, 1): a shot without foreground says nothing
     best = best.masked_fill(~present, 0.0)
     low, high = best.amin(-1, keepdim=True), best.amax(-1, keepdim=True)
@@ -90,8 +90,13 @@ def vote_map(query: Tensor, voters: Tensor, is_foreground: Tensor, valid: Tensor
     """
     cells = query.flatten(2).transpose(1, 2)  # (B, hw, C)
     cosine = (cells.to(voters.dtype) @ voters.transpose(1, 2)).float()  # (B, hw, N)
-    cosine = cosine / cells.float().norm(dim=-1, keepdim=True).clamp_min(1e-12)
+    cosine = cosine / _lengths(cells)[..., None]
     logits = (cosine / temperature).masked_fill(~valid[:, None], torch.finfo(torch.float32).min)
     share = (logits.softmax(-1) * is_foreground[:, None]).sum(-1)  # (B, hw)
     share = torch.where(valid.any(-1, keepdim=True), share, 0.5)
     return share.unflatten(1, query.shape[-2:])
+
+
+def _lengths(vectors: Tensor) -> Tensor:
+    """(...) float32 lengths of (..., C) vectors, summed up in float32 without a copy of them."""
+    return torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32).clamp_min(1e-12)
