@@ -14,7 +14,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -213,8 +213,9 @@ def compared(model: str, about: Mapping[str, Any], found: Mapping[str, Any]) -> 
     return ratios | ({"aim": SPEED_AIMS[model, device]} if (model, device) in SPEED_AIMS else {})
 
 
-def run(given: argparse.Namespace) -> dict[str, Any]:
-    report: dict[str, Any] = {}
+def run(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """The report so far, after each network."""
+    report: dict[str, Any] = {name: getattr(given, name) for name in ("quick", "images", "repeats", "batch")}
     for model in given.model or ["lite0"]:
         options = {"model": model, "images": given.images, "repeats": given.repeats} | {
             name: getattr(given, name) for name in ("device", "threads", "batch")
@@ -232,7 +233,7 @@ def run(given: argparse.Namespace) -> dict[str, Any]:
             else:
                 found["cases"][case] = result
         report.setdefault("models", {})[name] = found
-    return report | {"quick": given.quick, "images": given.images, "repeats": given.repeats, "batch": given.batch}
+        yield report
 
 
 def table(report: Mapping[str, Any]) -> str:
@@ -287,9 +288,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     if given.quick:
         given.images, given.repeats = 1, 1
-    report = run(given)
-    path = given.output or Path(__file__).with_name(f"segmenter-{report['device']}.json")
-    path.write_text(json.dumps(report, indent=2) + "\n")
+    for report in run(given):
+        path = given.output or Path(__file__).with_name(f"segmenter-{report['device']}.json")
+        path.write_text(json.dumps(report, indent=2) + "\n")
     print(f"{path}\n\n{table(report)}")
 
 

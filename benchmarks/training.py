@@ -58,9 +58,9 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
     total = seconds(whole, steps, device)
     groups = next(feed)
     tokens = trainer.tokens(0)
+    parts = {"data": seconds(lambda _: next(feed), steps, device)}
     with trainer.precision():
         features = trainer._encode(groups.images)
-        parts = {"data": seconds(lambda _: next(feed), steps, device)}
         parts["backbone"] = seconds(lambda _: trainer._encode(groups.images), steps, device)
 
         def forward(_: int) -> Any:

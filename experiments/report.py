@@ -30,8 +30,8 @@ def read(folder: Path) -> dict[str, list[Found]]:
     return {name: sorted(own, key=lambda run: str(run["fold"])) for name, own in runs.items()}
 
 
-def of_shots(run: Found, shots: int) -> list[Found]:
-    return [one for one in run.get("test", []) if one["shots"] == shots]
+def of_shots(run: Found, shots: int, flip: bool = False) -> list[Found]:
+    return [one for one in run.get("test", []) if (one["shots"], one.get("flip", False)) == (shots, flip)]
 
 
 def table(runs: dict[str, list[Found]]) -> str:
@@ -40,15 +40,18 @@ def table(runs: dict[str, list[Found]]) -> str:
     heading = ["", "shots", *(f"fold-{fold}" for fold in folds), "mean", "FB-IoU", "std of seeds", "minutes a fold"]
     lines = [heading, ["---", "---:"] + ["---:"] * (len(heading) - 2)]
     for name, own in runs.items():
-        for shots in sorted({one["shots"] for run in own for one in run.get("test", [])}):
-            scores = {str(run["fold"]): [one["miou"] for one in of_shots(run, shots)] for run in own}
+        for flip, shots in sorted({(one.get("flip", False), one["shots"]) for run in own for one in run.get("test", [])}):
+            tests = {str(run["fold"]): of_shots(run, shots, flip) for run in own}
+            scores = {fold: [one["miou"] for one in found] for fold, found in tests.items()}
             scores = {fold: values for fold, values in scores.items() if values}
             whole = f"{mean(mean(values) for values in scores.values()):.1f}" if len(scores) == len(folds) else "–"
-            fb = mean(mean(one["fb_iou"] for one in of_shots(run, shots)) for run in own if of_shots(run, shots))
+            fb = mean(mean(one["fb_iou"] for one in found) for found in tests.values() if found)
             spread = mean(stdev(values) if len(values) > 1 else 0.0 for values in scores.values())
             minutes = mean(run["seconds"]["training"] for run in own) / 60
             cells = [f"{mean(scores[fold]):.1f}" if fold in scores else "–" for fold in folds]
-            lines.append([name, str(shots), *cells, whole, f"{fb:.1f}", f"{spread:.2f}", f"{minutes:.1f}"])
+            lines.append(
+                [name + ", mirrored" * flip, str(shots), *cells, whole, f"{fb:.1f}", f"{spread:.2f}", f"{minutes:.1f}"]
+            )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

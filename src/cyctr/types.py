@@ -120,6 +120,11 @@ class Query:
     reduced: Tensor
     size: tuple[int, int]
 
+    def one(self, place: int) -> "Query":
+        """One of the images."""
+        own = slice(place, place + 1)
+        return Query(Features(self.features.mid[own], self.features.high[own]), self.reduced[own], self.size)
+
 
 class CycleState(IntEnum):
     """What became of a support token in the round trip through the query (section 3.3.1)."""

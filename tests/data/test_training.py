@@ -1,6 +1,7 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -204,6 +205,16 @@ def test_fewer_shots_are_the_first_of_more_in_training(dataset):
 
 def queries(groups):
     return groups.images[groups.roles[:, 0]]
+
+
+def test_pixels_are_moved_in_one_piece_of_compiled_code_as_by_plain_code(dataset, monkeypatch):
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, fullgraph=True, backend="aot_eager"))
+    plain, compiled = (six(dataset, 1, True) for _ in range(2))
+    compiled.compile()
+    one, other = (next(episodes.steps([3])) for episodes in (plain, compiled))
+    assert (one.images.int() - other.images.int()).abs().max() <= 1
+    assert (one.labels != other.labels).float().mean() < 1e-4
+    assert torch.equal(one.roles, other.roles) and torch.equal(one.seeds, other.seeds)
 
 
 def test_another_seed_gives_other_crops(dataset):

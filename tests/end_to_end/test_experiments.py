@@ -39,7 +39,7 @@ def restored(monkeypatch):
 
 def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypatch, capsys, restored):
     rows = {"plain": {"weights": "tiny", "settings": SMALL}, "bug": {"weights": "tiny", "label_bug": True, "settings": SMALL}}
-    test = {"split": "test", "shots": [1, 2], "seeds": [0, 1], "episodes": 4}
+    test = {"split": "test", "shots": [1, 2], "seeds": [0, 1], "episodes": 4, "flip": True}
     plan, output = tmp_path / "plan.json", tmp_path / "runs"
     plan.write_text(json.dumps({"rows": rows, "folds": [1], "test": test}))
     monkeypatch.setattr(sys, "argv", ["run", str(plan), "--data", "synthetic", "--output", str(output), "--device", "cpu"])
@@ -47,7 +47,8 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
     first = capsys.readouterr().out
     for name in rows:
         found = json.loads((output / f"{name}-fold1.json").read_text())
-        assert [(one["shots"], one["seed"]) for one in found["test"]] == [(1, 0), (1, 1), (2, 0), (2, 1)]
+        tests = [(one["shots"], one["flip"], one["seed"]) for one in found["test"]]
+        assert tests == [(shots, flip, seed) for shots in (1, 2) for flip in (False, True) for seed in (0, 1)]
         assert found["config"]["training"]["episodes"] == 16
         _, config = load_checkpoint(output / f"{name}-fold1.safetensors")
         assert config.model.dim == 16
@@ -64,7 +65,7 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
 
     script("report").main([str(output), "--plots", str(tmp_path / "plots")])
     table = capsys.readouterr().out
-    assert "| plain | 2 |" in table and "| bug | 1 |" in table
+    assert "| plain | 2 |" in table and "| bug, mirrored | 1 |" in table
     assert (tmp_path / "plots" / "runs-classes-1.png").exists()
 
 
@@ -106,7 +107,9 @@ def test_every_plan_names_settings_and_presets_that_exist(plan):
         assert named <= {name for name, _, _ in settings(type(config))}
 
 
-MEASURED = sorted((FOLDER.parent / "results" / "exploration").glob("*.json"))
+MEASURED = [
+    path for kind in ("exploration", "table1", "table4") for path in sorted((FOLDER.parent / "results" / kind).glob("*.json"))
+]
 
 
 def leaves(values, prefix=""):
@@ -133,9 +136,8 @@ def test_a_plan_asks_for_what_was_measured_in_all_that_the_result_says_of_it(pat
     told = leaves(found["config"])  # fewer settings: some came later
     assert told == {name: asked[name] for name in told}
     assert found.get("tested", job.test) == job.test
-    assert [one["shots"] for one in found.get("test", [])] == [
-        shots for shots in job.test.get("shots", []) for _ in job.test["seeds"]
-    ]
+    times = len(job.test.get("seeds", [])) * (2 if job.test.get("flip") else 1)
+    assert [one["shots"] for one in found.get("test", [])] == [s for s in job.test.get("shots", []) for _ in range(times)]
 
 
 def test_folds_that_were_not_tested_leave_the_means_of_a_report_as_they_are():
@@ -145,6 +147,42 @@ def test_folds_that_were_not_tested_leave_the_means_of_a_report_as_they_are():
     everything = {"fold": "all", "seconds": {"training": 60.0}}
     assert report.table({"some": tested, "all": [everything]}) == report.table({"some": tested})
     assert "| 50.0 | 60.0 |" in report.table({"some": tested})
+
+
+def test_the_cycle_is_compared_with_none_on_the_same_episodes_by_what_they_hold(tmp_path, monkeypatch, capsys):
+    paths = {cross: tmp_path / f"{cross}.safetensors" for cross in ("cycle", "vanilla")}
+    for cross, path in paths.items():
+        encoder = EncoderConfig(heads=2, points=2, cross=cross)
+        config = Config(ModelConfig(dim=16, backbone=BackboneConfig("tiny"), encoder=encoder))
+        torch.manual_seed(0)  # the same weights, so that without its cycle the first is the last
+        save_checkpoint(path, build(config.model), config)
+    output = tmp_path / "cycle.json"
+    options = [
+        "--data",
+        "synthetic",
+        "--fold",
+        "1",
+        "--episodes",
+        "5",
+        "--seeds",
+        "0",
+        "1",
+        "--device",
+        "cpu",
+        "--output",
+        str(output),
+    ]
+    monkeypatch.setattr(sys, "argv", ["cycle", "--with", str(paths["cycle"]), "--without", str(paths["vanilla"]), *options])
+    script("cycle").main()
+    kinds = json.loads(output.read_text())["kinds"]
+    assert kinds["all"]["episodes"] == 10
+    for kind in kinds.values():
+        assert kind["switched off"] == kind["without"]
+        assert kind["gain"] == pytest.approx(kind["with the cycle"] - kind["without"], abs=0.011)
+        assert kind["interval"][0] <= kind["gain"] <= kind["interval"][1]
+    parts = [kind["episodes"] for name, kind in kinds.items() if name.startswith("query object")]
+    assert sum(parts) == 10
+    assert "other classes in the support" in capsys.readouterr().out or "no other class in the support" in kinds
 
 
 def test_confidence_is_measured_on_queries_with_and_without_the_class_and_fitted_again_from_rows(tmp_path, monkeypatch, capsys):

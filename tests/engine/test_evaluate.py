@@ -11,6 +11,7 @@ from reading import Reader
 import cyctr
 from cyctr.config import RELEASED, Config
 from cyctr.devices import choose_device
+from cyctr.engine import evaluate
 from cyctr.engine.evaluate import draw_pictures, environment, prepare
 from cyctr.engine.look import episode_contact_sheet
 from cyctr.engine.methods import open_method
@@ -205,6 +206,13 @@ def test_a_device_is_chosen_by_name(monkeypatch):
 def test_an_unknown_device_is_refused(name):
     with pytest.raises(ConfigError, match=f"device is {name!r}; expected auto, cpu, cuda or cuda:N"):
         choose_device(name)
+
+
+@pytest.mark.parametrize(("gib", "shots", "together"), [(139, 1, 64), (139, 5, 23), (24, 1, 20), (24, 5, 4), (1, 10, 1)])
+def test_a_gpu_answers_as_many_episodes_at_a_time_as_its_memory_suits(gib, shots, together, monkeypatch):
+    monkeypatch.setattr(evaluate, "free_memory", lambda device: gib * 2**30)
+    assert evaluate.episodes_together(torch.device("cuda"), shots) == together
+    assert evaluate.episodes_together(torch.device("cpu"), shots) == 1
 
 
 def test_the_notes_say_versions_and_machine():

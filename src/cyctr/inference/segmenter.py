@@ -31,7 +31,7 @@ from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
 from cyctr.inference.tiles import Canvas, Window, around, windows
 from cyctr.model import CyCTR
-from cyctr.types import Prediction, Support
+from cyctr.types import Prediction, Query, Support
 from cyctr.weights import CATALOGUE, cache
 
 Pixels = NDArray[np.uint8]
@@ -40,6 +40,7 @@ Complain = Callable[[int, DataError], None]
 Resemblance = dict[Window, list[float]]
 _BATCH = {"cuda": 16, "cpu": 1}  # together they are no faster on a CPU
 _READERS = 4
+_TRIED = 5  # labelled images on which the network is tried
 
 
 class Settings(TypedDict, total=False):
@@ -327,16 +328,17 @@ class Segmenter:
     @torch.inference_mode()
     def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None) -> EncodedSupport:
         with self.precision():
-            encoded = self.model.encode_support(images[None].to(self.device), labels[None].to(self.device))
-        return EncodedSupport(name, images, labels, encoded, self.digest, self._trust(images, labels, encoded), tile)
+            queries = self.model.encode_query(images.to(self.device))
+            encoded = self.model.label(queries, labels[None].to(self.device))
+        return EncodedSupport(name, images, labels, encoded, self.digest, self._trust(queries, labels, encoded), tile)
 
-    def _trust(self, images: Tensor, labels: Tensor, encoded: Support) -> float:
-        """IoU of what the network finds in the labelled images themselves."""
+    def _trust(self, queries: Query, labels: Tensor, encoded: Support) -> float:
+        """IoU of what the network finds in the labelled images themselves, a few of them where there are many."""
         total = Counts()
-        for image, label in zip(images, labels, strict=True):
+        for place in torch.linspace(0, len(labels) - 1, min(len(labels), _TRIED)).round().int().tolist():
             with self.precision():
-                mask = self.model.segment(image[None].to(self.device), encoded).mask[0]
-            total += count(mask.cpu(), label)
+                mask = self.model.answer(queries.one(place), encoded).mask[0]
+            total += count(mask.cpu(), labels[place])
         return total.iou
 
     def precision(self) -> AbstractContextManager[object]:

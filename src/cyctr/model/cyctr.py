@@ -107,9 +107,11 @@ class CyCTR(nn.Module):
             seeds: as in `forward`.
         """
         check_support(images, labels, values=not torch.compiler.is_compiling())
-        features = self.backbone(images.flatten(0, 1))  # (B * K, C, h, w)
-        reduced = self.reduce_support(features.mid).unflatten(0, (-1, images.shape[1]))
-        return self._encode(features, reduced, labels, seeds, None)
+        return self._labelled(self.backbone(images.flatten(0, 1)), labels, seeds)
+
+    def label(self, query: Query, labels: Tensor, seeds: Tensor | None = None) -> Support:
+        """The support that B * K encoded images make with (B, K, H, W) labels: that of `encode_support`, for half the work."""
+        return self._labelled(query.features, labels, seeds)
 
     def segment(self, images: Tensor, support: Support, explain: bool = False) -> Prediction:
         """Segments (B, 3, H, W) query images with a support of the same B, or of one episode for all."""
@@ -145,6 +147,10 @@ class CyCTR(nn.Module):
         """How many numbers training moves."""
         every, frozen = _size(self), _size(self.backbone)
         return ParameterCount(every - frozen, every - frozen - (_size(self.auxiliary) if self.auxiliary else 0))
+
+    def _labelled(self, features: Features, labels: Tensor, seeds: Tensor | None) -> Support:
+        reduced = self.reduce_support(features.mid).unflatten(0, (-1, labels.shape[1]))  # (B, K, d, h, w)
+        return self._encode(features, reduced, labels, seeds, None)
 
     def _encode(
         self, features: Features, reduced: Tensor, labels: Tensor, seeds: Tensor | None, tokens_per_shot: int | None
