@@ -60,10 +60,12 @@ def announced(word):
 
 
 def test_what_is_ours_is_off_where_the_paper_and_its_release_are_followed():
-    on = {"model.prior.temperature", "optimizer.convolutions", "optimizer.decay", "training.latent_share"}  # of what is off
+    words = {"optimizer.convolutions", "optimizer.decay", "model.encoder.matching"}
+    on = {"model.prior.temperature", "training.latent_share"} | words  # of what is off
     for followed in (PAPER, RELEASED):
         assert not any(leaves(followed)[name] for name in announced("ours:") - on)
         assert (followed.optimizer.convolutions, followed.optimizer.decay) == ("sgd", "poly")
+        assert followed.model.encoder.matching == "dot"
 
 
 def test_our_best_departs_where_a_field_says_so_or_a_rate_or_the_schedule_does():

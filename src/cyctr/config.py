@@ -20,6 +20,7 @@ Level = Literal["mid", "high"]
 Convolutions = Literal["sgd", "adamw"]
 Decay = Literal["poly", "cosine"]
 Cross = Literal["none", "vanilla", "predicted", "cycle_foreground", "cycle"]
+Matching = Literal["dot", "cosine"]
 Mixer = Literal["transformer", "residual"]
 Reads = Literal["nothing", "tokens", "maps"]
 Fit = Literal["pad", "squash"]
@@ -140,6 +141,9 @@ class EncoderConfig:
     mlp_ratio: float = setting(3.0, "hidden width of the MLP over d")
     dropout: float = setting(0.1, "dropout of attention weights")
     cross: Cross = setting("cycle", "cross-alignment block; 'none' leaves self-alignment only")
+    matching: Matching = setting(
+        "dot", "ours: 'cosine' compares the angles of tokens, times a factor that each head learns; support tokens are normalised"
+    )
     output_projection: bool = setting(True, "the linear layer after the heads are joined, as in Vaswani et al.")
     flag_dropout: float = setting(0.0, "release: in training this share of the inconsistent tokens is let through")
 
@@ -151,6 +155,7 @@ class EncoderConfig:
         _require_fraction("encoder.dropout", self.dropout)
         _require_fraction("encoder.flag_dropout", self.flag_dropout)
         _require_choice("encoder.cross", self.cross, Cross)
+        _require_choice("encoder.matching", self.matching, Matching)
 
 
 @dataclass(frozen=True)

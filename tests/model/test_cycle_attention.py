@@ -112,13 +112,17 @@ def test_dropped_attention_weights_are_made_up_for_on_average():
 
 def slow_attention(layer, query, given, cross):
     """Equations 1 to 5 with loops over episodes, heads and query tokens."""
-    q, k, v = layer.q(query), layer.k(given.tokens), layer.v(given.tokens)
+    tokens = layer.norm_support(given.tokens) if layer.by_angle else given.tokens
+    q, k, v = layer.q(query), layer.k(tokens), layer.v(tokens)
     width = q.shape[-1] // layer.heads
     out = torch.zeros_like(q)
     for b in range(len(q)):
         for head in range(layer.heads):
             part = slice(head * width, (head + 1) * width)
             affinity = q[b, :, part] @ k[b, :, part].T / math.sqrt(width)  # (hw, N)
+            if layer.by_angle:
+                one, other = q[b, :, part].norm(dim=1), k[b, :, part].norm(dim=1)
+                affinity = layer.sharpness[head].exp() * math.sqrt(width) * affinity / (one[:, None] * other)
             keep = slow_consistency(affinity, given.is_foreground[b], given.valid[b])
             if cross == "vanilla":
                 keep = given.valid[b].tolist()
@@ -132,9 +136,13 @@ def slow_attention(layer, query, given, cross):
     return layer.out(out)
 
 
+@pytest.mark.parametrize("matching", ["dot", "cosine"])
 @pytest.mark.parametrize("cross", ["vanilla", "cycle", "cycle_foreground"])
-def test_attention_equals_its_formula_in_loops(cross):
-    layer = CycleAttention(12, EncoderConfig(heads=3, cross=cross)).eval().requires_grad_(False)
+def test_attention_equals_its_formula_in_loops(cross, matching):
+    layer = CycleAttention(12, EncoderConfig(heads=3, cross=cross, matching=matching)).eval().requires_grad_(False)
+    if layer.by_angle:
+        layer.sharpness.copy_(torch.tensor([0.5, 1.0, 2.0]))
+        layer.norm_support.weight.normal_()
     query, tokens = torch.randn(2, 10, 12), torch.randn(2, 14, 12)
     given = support(tokens, torch.arange(14).expand(2, -1) < 7, torch.arange(14).expand(2, -1) != 3)
     fast, _ = layer(query, (1, 10), given)
@@ -152,17 +160,49 @@ def test_what_stands_in_an_invalid_slot_changes_nothing(cross):
     torch.testing.assert_close(before, after)
 
 
+@pytest.mark.parametrize("matching", ["dot", "cosine"])
 @pytest.mark.parametrize("cross", ["vanilla", "cycle", "cycle_foreground"])
 @pytest.mark.parametrize("foreground", ["all", "none"])
 @pytest.mark.parametrize("valid", ["all", "none", "first"])
-def test_no_row_of_attention_becomes_nan(cross, foreground, valid):
-    layer = CycleAttention(8, EncoderConfig(heads=2, cross=cross)).train()
+def test_no_row_of_attention_becomes_nan(cross, foreground, valid, matching):
+    layer = CycleAttention(8, EncoderConfig(heads=2, cross=cross, matching=matching)).train()
     flags = {"all": torch.ones(1, 5), "none": torch.zeros(1, 5), "first": torch.tensor([[1, 0, 0, 0, 0]])}
     tokens = torch.randn(1, 5, 8, requires_grad=True)
     out, _ = layer(torch.randn(1, 7, 8), (1, 7), support(tokens, flags[foreground].bool(), flags[valid].bool()))
     out.sum().backward()
     assert out.isfinite().all()
     assert tokens.grad.isfinite().all()
+
+
+@torch.no_grad()
+def heard(layer, query, given):
+    """How many tokens a query token attends to, of all: the exponential of the entropy of its weights."""
+    _, trace = layer(query, (1, query.shape[1]), given, explain=True)
+    weights = (trace.q @ trace.k.transpose(-2, -1) + trace.bias).softmax(-1)
+    return float((-(weights * weights.clamp_min(1e-12).log()).sum(-1)).exp().mean()) / given.tokens.shape[1]
+
+
+def test_angles_are_a_comparison_from_the_start_where_products_are_a_mean():
+    torch.manual_seed(0)
+    base = torch.randn(1, 40, 64)
+    query, tokens = base + 0.3 * torch.randn(1, 40, 64), 0.2 * base  # the same things, in another unit
+    given = support(tokens, torch.arange(40)[None] < 20, torch.ones(1, 40, dtype=torch.bool))
+    layers = {m: CycleAttention(64, EncoderConfig(heads=4, cross="vanilla", matching=m)).eval() for m in ("dot", "cosine")}
+    shares = {name: heard(layer, query, given) for name, layer in layers.items()}
+    assert shares["dot"] > 0.95
+    assert shares["cosine"] < 0.3
+    q, k = layers["cosine"].q(query), layers["cosine"].k(layers["cosine"].norm_support(tokens))
+    nearest = torch.nn.functional.normalize(q, dim=-1) @ torch.nn.functional.normalize(k, dim=-1).transpose(1, 2)
+    assert (nearest.argmax(-1)[0] == torch.arange(40)).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("matching", ["dot", "cosine"])
+def test_the_length_of_support_tokens_matters_to_products_alone(matching):
+    layer = CycleAttention(12, EncoderConfig(heads=3, matching=matching)).eval()
+    query, tokens = torch.randn(1, 10, 12), torch.randn(1, 14, 12)
+    flags = torch.arange(14)[None] < 7, torch.ones(1, 14, dtype=torch.bool)
+    one, ten = (layer(query, (1, 10), support(size * tokens, *flags))[0] for size in (1, 10))
+    assert torch.allclose(one, ten, atol=1e-3) == (matching == "cosine")
 
 
 def test_the_trace_says_what_became_of_every_token():
