@@ -284,7 +284,7 @@ class Segmenter:
                 inputs = torch.stack([_seen(images[place], view, config) for place, view in part]).to(self.device)
                 predictions = list(self._predictions(inputs, supports))
                 pairs = zip(predictions, supports.values(), strict=True)
-                blended = [self._blended(prediction, support, plan.votes) for prediction, support in pairs]
+                blended = [self.blended(prediction, support, plan.votes) for prediction, support in pairs]
                 for number, (place, view) in enumerate(part):
                     canvases[place].add(view.window, (_restored(values[number], view, config) for values in blended))
                     for alike, prediction in zip(seen[place], predictions, strict=True):
@@ -300,14 +300,18 @@ class Segmenter:
             for support in supports.values():
                 yield self.model.answer(query, support.encoded)
 
-    def _blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None) -> Tensor:
+    def blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None = None) -> Tensor:
         """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
         weight = support.votes if votes is None else votes
-        if prediction.votes is None or not weight:
-            return prediction.probability
+        plain = self.matched(prediction) if weight else None
+        return prediction.probability if plain is None else torch.lerp(prediction.probability, plain, weight)
+
+    def matched(self, prediction: Prediction) -> Tensor | None:
+        """(B, S, S) what the support's tokens say by themselves, in plain matching; none of a network without votes."""
+        if prediction.votes is None:
+            return None
         size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
-        plain = self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
-        return torch.lerp(prediction.probability, plain, weight)
+        return self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
 
     def _confidence(self, support: EncodedSupport, seen: Resemblance) -> float:
         """That the class is somewhere in the image: in the window that resembles it most."""
