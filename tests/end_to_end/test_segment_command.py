@@ -794,6 +794,15 @@ def test_a_saved_support_is_described_and_pictured_and_nothing_is_replaced(run, 
     )
 
 
+def test_a_support_that_was_cut_for_other_tiles_is_noted(run, segment, tmp_path, queries, saved, disc, model):
+    cut = tmp_path / "cut.cyctr"
+    well(run("support", "save", disc, "--output", cut, "--model", model, "--tile", "64"))
+    well(segment("--tile", "64", support=cut))
+    for number, options, support, words in ((0, (), cut, "use tile 64"), (1, ("--tile", "70"), saved, "use no tile")):
+        code, _, error = segment(*options, support=support, output=tmp_path / str(number))
+        assert code == 0 and error.startswith("cyctr: note: support 'disc'") and words in error and error.count("\n") == 1
+
+
 def test_one_class_is_saved_of_several(run, tmp_path, both, model):
     command = ("support", "save", both, "--output", tmp_path / "a.cyctr", "--model", model)
     assert_one_line(run(*command), "shows disc, other; choose one with --class")

@@ -53,6 +53,11 @@ def test_a_network_without_votes_has_no_panel_of_them():
     assert "100 % of the answer" in line[2].caption
 
 
+def test_a_support_that_was_cut_for_tiles_is_remarked_on(segmenter, disc):
+    with pytest.warns(UserWarning, match="'disc' was cut in windows of 64 pixels, and the whole image is explained"):
+        explain(segmenter, scene((40, 90), 7)[0], replace(disc, tile=64))
+
+
 def test_attention_to_all_shots_adds_up_to_one(segmenter):
     found = explain(segmenter, scene((40, 90), 7)[0], shots(segmenter, 3))
     shares = [int(line[2].caption.partition(" %")[0]) for line in found.lines[1:]]

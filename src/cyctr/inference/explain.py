@@ -1,6 +1,7 @@
 """Why a pixel was marked: the prior map, the cycle through the query and back, what a place of the query looks at."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,9 @@ def explain(
     """
     check_settings({"votes": votes})
     segmenter.check_support(support)
+    if support.tile is not None:
+        cut = f"support {support.name!r} was cut in windows of {support.tile} pixels"
+        warnings.warn(f"{cut}, and the whole image is explained: the answer with tiles may differ", stacklevel=2)
     if support.shots > _MOST:
         raise ConfigError(f"the support has {support.shots} images; expected at most {_MOST} to explain: give fewer")
     pixels = to_image(image)

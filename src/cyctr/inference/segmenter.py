@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -237,6 +238,7 @@ class Segmenter:
             raise ConfigError("supports hold no class; expected at least one: encode_support makes it")
         for support in own.values():
             self.check_support(support)
+            _compare_tiles(support, plan.tile)
         if batch is not None and batch < 1:
             raise ConfigError(f"batch is {batch}; expected at least 1")
         ready = {name: support.to(self.device) for name, support in own.items()}
@@ -380,6 +382,20 @@ def check_tile(tile: int | None) -> None:
         raise ConfigError(f"tile is {tile!r}; expected a whole number of pixels, or none for whole images")
     if tile is not None and tile < 64:
         raise ConfigError(f"tile is {tile}; expected at least 64 pixels, or none for whole images")
+
+
+def _compare_tiles(support: EncodedSupport, tile: int | None) -> None:
+    """Warns where things are not as large in the support as in what is looked at."""
+    if support.tile == tile:
+        return
+    is_cut = "is of whole images" if support.tile is None else f"was cut in windows of {support.tile} pixels"
+    looked = "whole images are looked at" if tile is None else f"images are looked at in windows of {tile}"
+    same = "no tile" if support.tile is None else f"tile {support.tile}"
+    other = "without one" if tile is None else f"with tile {tile}"
+    warnings.warn(
+        f"support {support.name!r} {is_cut}, and {looked}: things differ in size; use {same}, or make the support {other}",
+        stacklevel=3,
+    )
 
 
 def _listed(values: Any) -> list[Any]:
