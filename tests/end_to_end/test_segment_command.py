@@ -686,6 +686,18 @@ def test_masks_of_values_without_names_are_classes_by_number_and_soft_ones_are_r
 # places
 
 
+def test_photos_of_kinds_that_are_not_read_are_noted(segment, tmp_path, queries):
+    for name in ("b.HEIC", "deep/a.heic", ".hidden.heic", "notes.txt"):
+        (queries / name).parent.mkdir(exist_ok=True)
+        (queries / name).write_bytes(b"x")
+    photo(queries / "drawn.gif", 3)
+    code, _, error = segment()
+    assert code == 0 and "drawn" in keys(tmp_path / "out") and error.count("\n") == 1
+    assert f"note: left out: 2 photos of kinds that are not read ({queries / 'b.HEIC'} first); convert" in error
+    only = (queries / "deep",)
+    assert_one_line(segment(query=list(only), output=tmp_path / "b"), "no images", "1 photo of other kinds (a.heic)", "convert")
+
+
 def test_results_and_supports_among_the_queries_are_no_queries(segment, tmp_path, queries):
     labelled(queries / "marked" / "disc")
     out = queries / "results"
