@@ -47,6 +47,7 @@ def explain(
             raise DataError(f"{path}: no such file or folder; check the path")
         if output.exists() and output.samefile(path):
             raise ConfigError(f"--output is {output}, which is to be read; choose another name")
+    options.refuse_labelled(output, support)
     if output.exists() and not force:
         raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
     check_settings({"votes": votes})
