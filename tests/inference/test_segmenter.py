@@ -149,6 +149,13 @@ def test_a_support_and_images_that_are_cut_in_different_ways_are_remarked_on(seg
     segmenter.segment(images[0], cut, tile=100)  # warnings are errors here
 
 
+def test_supports_that_are_none_or_have_no_names_are_refused(segmenter, disc, images):
+    with pytest.raises(DataError, match="a support is str; expected what encode_support gives"):
+        segmenter.segment(images[0], "disc")
+    with pytest.raises(DataError, match="supports are list; expected one, or several by name"):
+        segmenter.segment_many(images, [disc])
+
+
 def test_one_segmenter_serves_many_threads(segmenter, disc, images):
     expected = [segmenter.segment(image, disc).probability for image in images]
     with ThreadPoolExecutor(4) as threads:

@@ -205,6 +205,7 @@ class Segmenter:
 
     def segment(self, image: ImageLike, support: EncodedSupport, **settings: Unpack[Settings]) -> Segmentation:
         """Where the class of a support is in an image; settings as in `segment_many`."""
+        self.check_support(support)
         (result,) = self.segment_many([image], {support.name: support}, **settings)
         return result.classes[support.name]
 
@@ -233,6 +234,9 @@ class Segmenter:
         plan = _planned(settings)
         if isinstance(images, str | os.PathLike | Image.Image | Tensor):
             raise DataError(f"images are {type(images).__name__}; expected several: use segment for one, or put it in a list")
+        if not isinstance(supports, EncodedSupport | Mapping):
+            given = type(supports).__name__
+            raise DataError(f"supports are {given}; expected one, or several by name: {{one.name: one for one in supports}}")
         own = {supports.name: supports} if isinstance(supports, EncodedSupport) else dict(supports)
         if not own:
             raise ConfigError("supports hold no class; expected at least one: encode_support makes it")
