@@ -26,8 +26,25 @@ from PIL.WebPImagePlugin import WebPImageFile
 from cyctr.errors import DataError
 from cyctr.storage import write_atomically
 
-EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")
+EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 """The endings of the images we look for, in lower case."""
+
+UNREAD: tuple[str, ...] = (
+    ".heic",
+    ".heif",
+    ".avif",
+    ".jxl",
+    ".jp2",
+    ".dng",
+    ".cr2",
+    ".cr3",
+    ".nef",
+    ".arw",
+    ".raf",
+    ".orf",
+    ".rw2",
+)
+"""Endings of photographs that we do not read."""
 
 LARGEST = 178_956_970
 """Pixels of the largest image we read: where Pillow, too, suspects a small file made to fill the memory."""

@@ -686,6 +686,18 @@ def test_masks_of_values_without_names_are_classes_by_number_and_soft_ones_are_r
 # places
 
 
+def test_photos_of_kinds_that_are_not_read_are_noted(segment, tmp_path, queries):
+    for name in ("b.HEIC", "deep/a.heic", ".hidden.heic", "notes.txt"):
+        (queries / name).parent.mkdir(exist_ok=True)
+        (queries / name).write_bytes(b"x")
+    photo(queries / "drawn.gif", 3)
+    code, _, error = segment()
+    assert code == 0 and "drawn" in keys(tmp_path / "out") and error.count("\n") == 1
+    assert f"note: left out: 2 photos of kinds that are not read ({queries / 'b.HEIC'} first); convert" in error
+    only = (queries / "deep",)
+    assert_one_line(segment(query=list(only), output=tmp_path / "b"), "no images", "1 photo of other kinds (a.heic)", "convert")
+
+
 def test_results_and_supports_among_the_queries_are_no_queries(segment, tmp_path, queries):
     labelled(queries / "marked" / "disc")
     out = queries / "results"
@@ -794,6 +806,29 @@ def test_a_saved_support_is_described_and_pictured_and_nothing_is_replaced(run, 
     )
 
 
+def test_a_support_that_was_cut_for_other_tiles_is_noted(run, segment, tmp_path, queries, saved, disc, model):
+    cut = tmp_path / "cut.cyctr"
+    well(run("support", "save", disc, "--output", cut, "--model", model, "--tile", "64"))
+    well(segment("--tile", "64", support=cut))
+    for number, options, support, words in ((0, (), cut, "use tile 64"), (1, ("--tile", "70"), saved, "use no tile")):
+        code, _, error = segment(*options, support=support, output=tmp_path / str(number))
+        assert code == 0 and error.startswith("cyctr: note: support 'disc'") and words in error and error.count("\n") == 1
+
+
+def test_labelled_images_are_never_replaced_and_other_files_are_no_supports(run, segment, tmp_path, queries, model):
+    folder = labelled(tmp_path / "mine")
+    before = files(folder)
+    inside = ("--output", folder / "shot0_mask.png", "--model", model, "--force")
+    assert_one_line(run("support", "save", folder, *inside), "shot0_mask.png, a file among the labelled images; choose")
+    shown = ("explain", "--support", folder, "--query", queries / "0.jpg")
+    assert_one_line(run(*shown, *inside), "shot0_mask.png, a file among the labelled images; choose another name")
+    assert files(folder) == before
+    for _ in range(2):
+        well(run("support", "save", folder, "--output", folder / "mine.cyctr", "--model", model, "--force"))
+    assert_one_line(segment(support=folder / "shot0.png"), "no support of ours", "give a folder of labelled images, or a file")
+    assert_one_line(run("support", "info", folder), "mine: is a folder; expected a file that `cyctr support save` wrote")
+
+
 def test_one_class_is_saved_of_several(run, tmp_path, both, model):
     command = ("support", "save", both, "--output", tmp_path / "a.cyctr", "--model", model)
     assert_one_line(run(*command), "shows disc, other; choose one with --class")
@@ -810,7 +845,7 @@ def test_supports_that_do_not_fit_or_are_damaged_are_one_line(run, segment, tmp_
         assert_one_line(run("support", "info", saved), "disc.cyctr: is no support of ours, or damaged")
         assert_one_line(segment(support=saved), "disc.cyctr: is no support of ours, or damaged")
     assert_one_line(run("support", "info", tmp_path / "none"), "none: no such file")
-    assert_one_line(run("support", "info", tmp_path), "is no support of ours")
+    assert_one_line(run("support", "info", tmp_path), "is a folder; expected a file")
     assert_one_line(run("support", "save", saved, "--output", tmp_path / "x"), "disc.cyctr: no such folder")
     assert not (tmp_path / "out").exists()
 

@@ -6,9 +6,11 @@ from making import assert_one_line, tiny
 from PIL import Image
 from segmenting import MODEL, checkpoint, labelled, photo, scene
 
+from cyctr.config import PriorConfig
 from cyctr.errors import ConfigError, DataError
 from cyctr.inference import Segmenter
 from cyctr.inference.explain import explain
+from cyctr.visual.draw import GREEN, heat, overlay
 
 KINDS = {".png": b"\x89PNG", ".jpg": b"\xff\xd8\xff", ".JPEG": b"\xff\xd8\xff", ".html": b"<!doctype html>"}
 
@@ -21,12 +23,39 @@ def shots(segmenter, count):
 @pytest.mark.parametrize("count", [1, 2, 5])
 def test_there_is_a_line_for_the_answer_and_one_for_each_shot(segmenter, count):
     found = explain(segmenter, scene((40, 90), 7)[0], shots(segmenter, count))
-    assert [len(line) for line in found.lines] == [4] + [3] * count
+    assert [len(line) for line in found.lines] == [5] + [3] * count
     assert [line[0].title for line in found.lines] == ["query", *(f"support {number + 1}" for number in range(count))]
     assert all(0 <= share <= 1 for share in found.consistent)
     assert found.title.startswith("disc: ")
     sheet = found.sheet()
     assert sheet.width > 900 and sheet.height > sum(line[0].pixels.shape[0] for line in found.lines)
+
+
+@pytest.mark.parametrize("votes", [None, 0, 0.25, 1])
+def test_the_answer_is_that_of_segment_and_says_how_much_of_it_is_the_network_s(segmenter, disc, votes):
+    image = scene((65, 65), 7)[0]  # as the network sees it
+    _, answer, network, matching, _ = explain(segmenter, image, disc, votes=votes).lines[0]
+    mask = segmenter.segment(image, disc, votes=votes).mask
+    assert answer.caption == f"{100 * mask.mean():.1f} % of the image"
+    np.testing.assert_array_equal(answer.pixels, overlay(image, mask, GREEN))
+    weight = disc.votes if votes is None else votes
+    assert f"{100 - 100 * weight:.0f} % of the answer" in network.caption
+    assert f"{100 * weight:.0f} % of the answer" in matching.caption
+    alone = {weight: segmenter.segment(image, disc, votes=weight).probability for weight in (0, 1)}
+    for picture, weight in ((network, 0), (matching, 1)):
+        np.testing.assert_array_equal(picture.pixels, heat(alone[weight]))
+
+
+def test_a_network_without_votes_has_no_panel_of_them():
+    plain = Segmenter(tiny(replace(MODEL, prior=PriorConfig())), size=65, device="cpu")
+    line = explain(plain, scene((40, 90), 7)[0], shots(plain, 1)).lines[0]
+    assert [picture.title for picture in line] == ["query", "answer", "network", "prior map"]
+    assert "100 % of the answer" in line[2].caption
+
+
+def test_a_support_that_was_cut_for_tiles_is_remarked_on(segmenter, disc):
+    with pytest.warns(UserWarning, match="'disc' was cut in windows of 64 pixels, and the whole image is explained"):
+        explain(segmenter, scene((40, 90), 7)[0], replace(disc, tile=64))
 
 
 def test_attention_to_all_shots_adds_up_to_one(segmenter):
@@ -111,13 +140,14 @@ def test_a_picture_or_a_page_is_written_and_not_replaced(ending, command, tmp_pa
 def test_a_page_needs_nothing_from_elsewhere(command, tmp_path):
     command(output="deep/why.html")
     text = (tmp_path / "deep" / "why.html").read_text(encoding="utf-8")
-    assert text.count("<img") == 10 and "http" not in text.replace("http://www.w3.org", "") and 'src="data:' in text
+    assert text.count("<img") == 11 and "http" not in text.replace("http://www.w3.org", "") and 'src="data:' in text
 
 
 def test_what_cannot_be_explained_is_one_line(command, tmp_path):
     before = (tmp_path / "query.jpg").read_bytes()
     for text in ("90,0", "3", "a,b", "-1,2", "1,2,3", "99999999999,1"):
         assert_one_line(command("--at", text), text.split(",")[0], "expected x")
+    assert_one_line(command("--votes", "2"), "votes is 2.0; expected a weight from 0")
     assert_one_line(command(output="why.gif"), "why.gif; expected a name that ends in .png, .jpg or .html")
     assert_one_line(command("--force", output="query.jpg"), "--output is", "query.jpg, which is to be read")
     assert_one_line(command(support="none"), "none: no such file or folder")

@@ -114,14 +114,15 @@ def test_several_scales_are_averaged(segmenter, disc, images):
 
 
 def test_a_tile_as_large_as_the_image_is_the_image(segmenter, disc, images):
-    whole, tiled = (segmenter.segment(images[3], disc, tile=tile).probability for tile in (None, 200))
+    same = replace(disc, tile=200)
+    whole, tiled = (segmenter.segment(images[3], one, tile=one.tile).probability for one in (disc, same))
     assert np.array_equal(whole, tiled)
 
 
 def test_tiles_leave_no_seams(segmenter, disc):
     image, _ = scene((300, 260), 3)
     smooth = np.asarray(Image.fromarray(image).resize((26, 30)).resize((260, 300)))
-    found = segmenter.segment(smooth, disc, tile=128, overlap=0.5).probability
+    found = segmenter.segment(smooth, replace(disc, tile=128), tile=128, overlap=0.5).probability
     assert np.isfinite(found).all()
     steps = max(np.abs(np.diff(found, axis=axis)).max() for axis in (0, 1))
     assert steps < 0.15  # between neighbours, nowhere a jump
@@ -135,6 +136,24 @@ def test_a_support_is_cut_around_its_object_where_queries_are_looked_at_in_tiles
     share = float((cut.labels == 1).sum() / (cut.labels != 255).sum())
     assert share == pytest.approx(mask.sum() / 100**2, rel=0.1)
     assert cut.tile == 100
+
+
+def test_a_support_and_images_that_are_cut_in_different_ways_are_remarked_on(segmenter, disc, images):
+    cut = replace(disc, tile=100)
+    with pytest.warns(UserWarning, match="'disc' was cut in windows of 100 pixels, and whole images are .* use tile 100, or"):
+        segmenter.segment(images[0], cut)
+    with pytest.warns(UserWarning, match="'disc' is of whole images, and .* windows of 64: .* use no tile, or .* with tile 64"):
+        segmenter.segment(images[0], disc, tile=64)
+    with pytest.warns(UserWarning, match="cut in windows of 100 pixels, and .* windows of 64"):
+        segmenter.segment_many(images, {"disc": cut}, tile=64)
+    segmenter.segment(images[0], cut, tile=100)  # warnings are errors here
+
+
+def test_supports_that_are_none_or_have_no_names_are_refused(segmenter, disc, images):
+    with pytest.raises(DataError, match="a support is str; expected what encode_support gives"):
+        segmenter.segment(images[0], "disc")
+    with pytest.raises(DataError, match="supports are list; expected one, or several by name"):
+        segmenter.segment_many(images, [disc])
 
 
 def test_one_segmenter_serves_many_threads(segmenter, disc, images):

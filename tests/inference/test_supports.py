@@ -495,6 +495,55 @@ def test_soft_edges_and_masks_as_jpeg_are_recognised(root):
     assert "soft.png: holds 21 values beside 0, as it has soft edges" in edges
 
 
+ROWS, COLUMNS = np.mgrid[:40, :60]
+GREYS = {
+    "a gradient": COLUMNS * 4,
+    "a slow gradient": np.repeat(COLUMNS * 2, 5, 1),
+    "a blurred disc": 200 * np.exp(-((ROWS - 20) ** 2 + (COLUMNS - 30) ** 2) / 120),
+    "an edge of three greys": np.where(ROWS < 20, 0, 255)
+    + np.choose(ROWS - 17, [64, 128, 192], mode="clip") * (abs(ROWS - 18) < 2),
+    "an edge of one grey": np.where(ROWS < 20, 0, 255) + 128 * (ROWS == 19),
+    "an edge in blocks": np.kron(np.where(COLUMNS + ROWS < 50, 0, 255) + 128 * (COLUMNS + ROWS == 49), np.ones((2, 2))),
+    "a dark edge": np.where(ROWS < 20, 0, 100) + 50 * (ROWS == 19),
+}
+CLASS_NUMBERS = {
+    "many regions": 1 + ROWS // 8 * 10 + COLUMNS // 6,
+    "layers": 1 + ROWS // 4,
+    "a thin thing": 7 * (ROWS < 20) + 12 * (ROWS == 30),
+    "what is ignored around a region": 3 * (abs(ROWS - 20) < 5) + 255 * (abs(ROWS - 20) == 5),
+    "a region in what is ignored": np.where(ROWS < 30, 255, 0) + 2 * (ROWS == 35),
+}
+
+
+@pytest.mark.parametrize("kind", GREYS)
+def test_greys_are_no_classes(kind, root):
+    binary(root, marked((1, 1, 15, 15)))
+    picture(root / "images" / "grey.jpg", size=GREYS[kind].shape)
+    mask(root / "masks" / "grey.png", GREYS[kind])
+    found = find_supports(root)
+    assert {name: stems(supports) for name, supports in found.classes.items()} == {"things": ["0"]}
+    (problem,) = found.problems
+    assert "grey.png: holds" in problem and "soft edges or greys" in problem and "save it as PNG" in problem
+
+
+@pytest.mark.parametrize("kind", CLASS_NUMBERS)
+def test_numbers_of_classes_are_no_greys(kind, root):
+    values = CLASS_NUMBERS[kind]
+    picture(root / "images" / "a.jpg", size=values.shape)
+    mask(root / "masks" / "a.png", values)
+    found = find_supports(root)
+    assert found.problems == () and set(found.classes) == {str(value) for value in np.unique(values) if 0 < value < 255}
+
+
+def test_what_the_list_names_is_a_class_however_it_looks(root):
+    picture(root / "images" / "a.jpg", size=ROWS.shape)
+    mask(root / "masks" / "a.png", np.where(ROWS < 20, 0, 60) + 40 * (ROWS == 19))
+    with pytest.raises(DataError, match="soft edges or greys"):
+        find_supports(root)
+    (root / "classes.txt").write_text("".join(f"class {number}\n" for number in range(1, 61)))
+    assert list(find_supports(root).classes) == ["class 40", "class 60"]
+
+
 def test_many_classes_in_one_mask_are_not_taken_for_soft_edges(root):
     values = np.zeros(SIZE)
     values[5:15] = np.arange(SIZE[1])

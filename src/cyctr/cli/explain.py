@@ -20,17 +20,25 @@ def explain(
         str | None,
         typer.Option("--at", help="x,y in pixels of the query: the place whose attention is shown; default: the likeliest."),
     ] = None,
+    votes: Annotated[
+        float | None, typer.Option("--votes", help="Weight of plain matching, 0 to 1, as of segment; default: by the support.")
+    ] = None,
     model: Annotated[str, typer.Option("--model", help="lite0, resnet50, or the path of a checkpoint.")] = "lite0",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
 ) -> None:
-    """Show how an answer came about: prior map, cycle consistency, attention, side by side in one picture or page.
+    """Show how an answer came about: network and votes, prior map, cycle consistency, attention, in one picture or page.
+
+    The answer is that of segment, for the whole image at threshold 0.5: a mean of what the network and plain matching say.
+
+    The cycle, the attention and the prior map are the network's.
 
     Red tokens of the support are foreground whose match in the query comes back to foreground, blue ones background likewise.
 
     Grey ones are lost on the way and not attended to.
     """
     from cyctr.inference.explain import explain as explained
+    from cyctr.inference.segmenter import check_settings
 
     if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".html"):
         raise ConfigError(f"--output is {output}; expected a name that ends in .png, .jpg or .html")
@@ -39,8 +47,10 @@ def explain(
             raise DataError(f"{path}: no such file or folder; check the path")
         if output.exists() and output.samefile(path):
             raise ConfigError(f"--output is {output}, which is to be read; choose another name")
+    options.refuse_labelled(output, support)
     if output.exists() and not force:
         raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
+    check_settings({"votes": votes})
     place = None if at is None else options.place("--at", at)
     with options.progress_bar("fetching the backbone") as progress:
         segmenter = options.open_segmenter(model, device, "auto", progress)
@@ -48,6 +58,6 @@ def explain(
     if len(supports) > 1:
         raise ConfigError(f"{support}: shows {', '.join(supports)}; choose one with --class")
     (chosen,) = supports.values()
-    found = explained(segmenter, query, chosen, place)
+    found = explained(segmenter, query, chosen, place, votes)
     found.save(output)
     print(f"{found.title}\n{output}")

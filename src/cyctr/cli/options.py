@@ -178,6 +178,16 @@ def refuse_to_replace(*paths: Path, allowed: bool) -> None:
         raise ConfigError(f"{found}: is there already; go on with --resume, replace it with --force, or choose --output")
 
 
+def refuse_labelled(output: Path, support: Path) -> None:
+    """Raises ConfigError for a file among labelled images that may be one of them, or a label: it is never replaced."""
+    from cyctr.imaging import EXTENSIONS
+
+    if output.suffix.lower() not in (*EXTENSIONS, ".json", ".txt") or not (output.is_file() and support.is_dir()):
+        return
+    if Path(os.path.realpath(output)).is_relative_to(os.path.realpath(support)):
+        raise ConfigError(f"--output is {output}, a file among the labelled images; choose another name")
+
+
 def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
     """Prints rows, the first of them headings, the first columns flush left. Nothing is cut, however narrow the screen."""
     from rich.console import Console

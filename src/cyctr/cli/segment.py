@@ -123,7 +123,7 @@ def segment(
     check_settings(settings)
     wanted = None if classes is None else options.names("--classes", classes)
     _check_places(support, query, output)
-    queries = find_queries(query, [output, *_own_files(support, query)])
+    queries = find_queries(query, [output, *_own_files(support, query)], _note)
     pictures = [OVERLAYS] * overlays + [REVIEW] * review
     with alone(output / _LOCK, output):
         with options.progress_bar("fetching the backbone") as progress:
@@ -155,6 +155,10 @@ def segment(
         raise typer.Exit(1)
 
 
+def _note(problem: str) -> None:
+    warnings.warn(problem, stacklevel=2)
+
+
 def _open(
     output: Path, about: dict[str, Any], form: str, names: Sequence[str], masks: dict[str, bool], force: bool
 ) -> "tuple[Ledger, Writer]":
@@ -162,11 +166,8 @@ def _open(
     from cyctr.formats import open_writer
     from cyctr.inference.bulk import Ledger
 
-    def complain(problem: str) -> None:
-        warnings.warn(problem, stacklevel=2)
-
     open_writer(form, output / ".none", names, **masks)  # a choice that it does not have shows before anything is removed
-    ledger = Ledger.open(output, about, force, complain)
+    ledger = Ledger.open(output, about, force, _note)
     return ledger, open_writer(form, output, names, **masks)
 
 

@@ -24,6 +24,7 @@ def save(
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
 ) -> None:
     """Write the labelled images of one class, as a network sees them, to one file that any of our networks can use."""
+    options.refuse_labelled(output, folder)
     if output.exists() and not force:
         raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
     if not folder.is_dir():

@@ -16,7 +16,7 @@ import numpy as np
 
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import Found, Writer
-from cyctr.imaging import EXTENSIONS, write_image
+from cyctr.imaging import EXTENSIONS, UNREAD, write_image
 from cyctr.inference.inputs import to_image, to_label
 from cyctr.inference.result import ImageResult
 from cyctr.inference.segmenter import Segmenter, Settings
@@ -43,29 +43,40 @@ class Query(NamedTuple):
     key: str
 
 
-def find_queries(given: Sequence[Path], passed_over: Sequence[Path] = ()) -> list[Query]:
+def find_queries(
+    given: Sequence[Path], passed_over: Sequence[Path] = (), complain: Callable[[str], None] | None = None
+) -> list[Query]:
     """The images that paths name, files as they are, folders with all below them, in the order of their names.
 
     Args:
         given: files and folders.
         passed_over: files, and folders of which nothing is taken: where results go, where supports lie.
+        complain: told of photographs of kinds that are not read, in a line.
     """
+    unread: list[Path] = []
     left_out = {os.path.realpath(path) for path in passed_over}
     found: dict[str, tuple[Path, str]] = {}  # by absolute path: what a folder and a file both name is there once
     for path in given:
         if path.is_dir():
-            for image in _below(path, left_out):
+            for image in _below(path, left_out, unread):
                 found.setdefault(os.path.abspath(image), (image, image.relative_to(path).as_posix()))
         elif os.path.realpath(path) not in left_out:
             found.setdefault(os.path.abspath(path), (path, path.name))
     if not found:
-        raise DataError(f"{', '.join(map(str, given))}: no images to segment; expected {', '.join(EXTENSIONS)} files")
+        others = f", and {counted(len(unread), 'photo')} of other kinds ({unread[0].name})" if unread else ""
+        places = ", ".join(map(str, given))
+        raise DataError(
+            f"{places}: no images to segment{others}; expected {', '.join(EXTENSIONS)} files: convert, or give others"
+        )
+    if unread and complain is not None:
+        first = f"{unread[0]}" + (" first" if len(unread) > 1 else "")
+        complain(f"left out: {counted(len(unread), 'photo')} of kinds that are not read ({first}); convert to JPEG or PNG")
     keys = _keys([name for _, name in found.values()])
     return [Query(path, key) for (path, _), key in zip(found.values(), keys, strict=True)]
 
 
-def _below(folder: Path, left_out: set[str]) -> Iterator[Path]:
-    """The images of a folder and of those in it; links are followed, and no folder is entered twice."""
+def _below(folder: Path, left_out: set[str], unread: list[Path]) -> Iterator[Path]:
+    """The images of a folder and of those in it; links are followed, and no folder is entered twice. Adds to `unread`."""
 
     def refuse(error: OSError) -> None:
         raise DataError(f"{error.filename}: cannot be listed ({error.strerror}); expected a folder of images") from error
@@ -81,8 +92,12 @@ def _below(folder: Path, left_out: set[str]) -> Iterator[Path]:
                 folders.append(name)
         for name in sorted(files):
             path = Path(place, name)
-            if path.suffix.lower() in EXTENSIONS and not name.startswith(".") and os.path.realpath(path) not in left_out:
+            if name.startswith(".") or os.path.realpath(path) in left_out:
+                continue
+            if path.suffix.lower() in EXTENSIONS:
                 yield path
+            elif path.suffix.lower() in UNREAD:
+                unread.append(path)
 
 
 def _keys(names: Sequence[str]) -> list[str]:

@@ -1,6 +1,7 @@
 """Why a pixel was marked: the prior map, the cycle through the query and back, what a place of the query looks at."""
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from cyctr.data.transforms import content_size, fit_image, planes
 from cyctr.errors import ConfigError, DataError
 from cyctr.imaging import write_image
 from cyctr.inference.inputs import ImageLike, to_image
-from cyctr.inference.segmenter import Segmenter
+from cyctr.inference.segmenter import Segmenter, check_settings
 from cyctr.inference.support import EncodedSupport
 from cyctr.model.grid import Grid
 from cyctr.storage import write_atomically
@@ -23,7 +24,10 @@ from cyctr.visual.contact import Block
 from cyctr.visual.draw import GREEN, INK, MUTED, PAPER, RED, Pixels, cycle_map, heat, majority_state, overlay, to_pixels
 from cyctr.visual.page import Section, page
 
-_LEGEND = "Red: foreground whose match in the query leads back to foreground; blue: background likewise; grey: lost."
+_LEGEND = (
+    "Red: foreground whose match in the query leads back to foreground; blue: background likewise; grey: lost. "
+    "Cycle and attention are the network's; votes have no part in them."
+)
 _MOST = 5  # shots that are shown
 _LINE, _GAP, _MARGIN = 26, 14, 28
 _TITLE, _CAPTION = 17, 14  # sizes of letters
@@ -90,16 +94,27 @@ class Explained:
 
 
 @torch.inference_mode()
-def explain(segmenter: Segmenter, image: ImageLike, support: EncodedSupport, at: tuple[int, int] | None = None) -> Explained:
-    """How the answer for an image came about.
+def explain(
+    segmenter: Segmenter,
+    image: ImageLike,
+    support: EncodedSupport,
+    at: tuple[int, int] | None = None,
+    votes: float | None = None,
+) -> Explained:
+    """How the answer of `Segmenter.segment` for an image came about: what the network says, and what plain matching does.
 
     Args:
         segmenter: of the support.
         image: the query.
         support: of at most five images.
         at: (x, y) of the place whose attention is shown, in pixels of the image; by default where the class is likeliest.
+        votes: weight of plain matching, as of `segment`.
     """
+    check_settings({"votes": votes})
     segmenter.check_support(support)
+    if support.tile is not None:
+        cut = f"support {support.name!r} was cut in windows of {support.tile} pixels"
+        warnings.warn(f"{cut}, and the whole image is explained: the answer with tiles may differ", stacklevel=2)
     if support.shots > _MOST:
         raise ConfigError(f"the support has {support.shots} images; expected at most {_MOST} to explain: give fewer")
     pixels = to_image(image)
@@ -116,18 +131,28 @@ def explain(segmenter: Segmenter, image: ImageLike, support: EncodedSupport, at:
         raise ConfigError("this network attends to no support tokens; expected encoder.cross 'cycle' or 'vanilla'")
     height, width = content_size(size, config)
     seen = to_pixels(fitted)[:height, :width]
-    probability = prediction.probability[0, :height, :width].float().cpu()
+    network, blended, matched = (
+        None if values is None else values[0, :height, :width].float().cpu().numpy()
+        for values in (
+            prediction.probability,
+            segmenter.blended(prediction, support, votes),
+            segmenter.matched(prediction),
+        )
+    )
+    assert network is not None and blended is not None
     grid = Grid(explanation.stride, explanation.alignment, explanation.offset)
     if at is None:
-        row, column = divmod(int(probability.argmax()), width)
+        row, column = divmod(int(blended.argmax()), width)
     else:
         row, column = int(at[1] * height / size[0]), int(at[0] * width / size[1])
     prior = grid.upsample(explanation.prior[:, None].float(), (config.size, config.size))[0, 0, :height, :width].cpu().numpy()
-    mask = (probability > 0.5).numpy()
+    weight = 0.0 if matched is None else support.votes if votes is None else votes
+    mask = blended > 0.5
     answer = [
         Picture("query", "the place whose attention is shown is marked", _pointed(seen, row, column)),
-        Picture("answer of the network", f"{100 * mask.mean():.1f} % of the image", overlay(seen, mask, GREEN)),
-        Picture("probability", "of being of the class", heat(probability.numpy())),
+        Picture("answer", f"{100 * mask.mean():.1f} % of the image", overlay(seen, mask, GREEN)),
+        Picture("network", f"probability by the network; {_share(1 - weight)}", heat(network)),
+        *([] if matched is None else [Picture("votes", f"by plain matching; {_share(weight)}", heat(matched))]),
         Picture("prior map", "likeness to the support before any learning", heat(prior)),
     ]
     lines = [tuple(answer), *(_of_shot(support, shot, explanation, grid, (row, column)) for shot in range(support.shots))]
@@ -144,6 +169,10 @@ def explain(segmenter: Segmenter, image: ImageLike, support: EncodedSupport, at:
         f"{support.name}: {100 * consistent[0]:.0f} % of the foreground, {100 * consistent[1]:.0f} % of the background return"
     )
     return Explained(title, tuple(lines), (consistent[0], consistent[1]))
+
+
+def _share(weight: float) -> str:
+    return f"{100 * weight:.0f} % of the answer"
 
 
 def _of_shot(

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -204,6 +205,7 @@ class Segmenter:
 
     def segment(self, image: ImageLike, support: EncodedSupport, **settings: Unpack[Settings]) -> Segmentation:
         """Where the class of a support is in an image; settings as in `segment_many`."""
+        self.check_support(support)
         (result,) = self.segment_many([image], {support.name: support}, **settings)
         return result.classes[support.name]
 
@@ -232,11 +234,15 @@ class Segmenter:
         plan = _planned(settings)
         if isinstance(images, str | os.PathLike | Image.Image | Tensor):
             raise DataError(f"images are {type(images).__name__}; expected several: use segment for one, or put it in a list")
+        if not isinstance(supports, EncodedSupport | Mapping):
+            given = type(supports).__name__
+            raise DataError(f"supports are {given}; expected one, or several by name: {{one.name: one for one in supports}}")
         own = {supports.name: supports} if isinstance(supports, EncodedSupport) else dict(supports)
         if not own:
             raise ConfigError("supports hold no class; expected at least one: encode_support makes it")
         for support in own.values():
             self.check_support(support)
+            _compare_tiles(support, plan.tile)
         if batch is not None and batch < 1:
             raise ConfigError(f"batch is {batch}; expected at least 1")
         ready = {name: support.to(self.device) for name, support in own.items()}
@@ -284,7 +290,7 @@ class Segmenter:
                 inputs = torch.stack([_seen(images[place], view, config) for place, view in part]).to(self.device)
                 predictions = list(self._predictions(inputs, supports))
                 pairs = zip(predictions, supports.values(), strict=True)
-                blended = [self._blended(prediction, support, plan.votes) for prediction, support in pairs]
+                blended = [self.blended(prediction, support, plan.votes) for prediction, support in pairs]
                 for number, (place, view) in enumerate(part):
                     canvases[place].add(view.window, (_restored(values[number], view, config) for values in blended))
                     for alike, prediction in zip(seen[place], predictions, strict=True):
@@ -300,14 +306,18 @@ class Segmenter:
             for support in supports.values():
                 yield self.model.answer(query, support.encoded)
 
-    def _blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None) -> Tensor:
+    def blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None = None) -> Tensor:
         """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
         weight = support.votes if votes is None else votes
-        if prediction.votes is None or not weight:
-            return prediction.probability
+        plain = self.matched(prediction) if weight else None
+        return prediction.probability if plain is None else torch.lerp(prediction.probability, plain, weight)
+
+    def matched(self, prediction: Prediction) -> Tensor | None:
+        """(B, S, S) what the support's tokens say by themselves, in plain matching; none of a network without votes."""
+        if prediction.votes is None:
+            return None
         size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
-        plain = self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
-        return torch.lerp(prediction.probability, plain, weight)
+        return self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
 
     def _confidence(self, support: EncodedSupport, seen: Resemblance) -> float:
         """That the class is somewhere in the image: in the window that resembles it most."""
@@ -376,6 +386,20 @@ def check_tile(tile: int | None) -> None:
         raise ConfigError(f"tile is {tile!r}; expected a whole number of pixels, or none for whole images")
     if tile is not None and tile < 64:
         raise ConfigError(f"tile is {tile}; expected at least 64 pixels, or none for whole images")
+
+
+def _compare_tiles(support: EncodedSupport, tile: int | None) -> None:
+    """Warns where things are not as large in the support as in what is looked at."""
+    if support.tile == tile:
+        return
+    is_cut = "is of whole images" if support.tile is None else f"was cut in windows of {support.tile} pixels"
+    looked = "whole images are looked at" if tile is None else f"images are looked at in windows of {tile}"
+    same = "no tile" if support.tile is None else f"tile {support.tile}"
+    other = "without one" if tile is None else f"with tile {tile}"
+    warnings.warn(
+        f"support {support.name!r} {is_cut}, and {looked}: things differ in size; use {same}, or make the support {other}",
+        stacklevel=3,
+    )
 
 
 def _listed(values: Any) -> list[Any]:

@@ -21,6 +21,7 @@ from cyctr.visual.contact import tile
 from cyctr.visual.draw import Pixels, to_pixels
 
 _FORMAT, _ABOUT = "cyctr-support-1", "about.json"
+_REMEDY = "give a folder of labelled images, or a file that `cyctr support save` wrote, or save it again"
 _TRUST = (0.5, 0.95)  # between which votes grow; chosen on the gallery and on held-out classes of PASCAL
 _MOST = 1000  # images in a file
 _LARGEST = 64 * 2**20  # bytes of one of them, unpacked
@@ -117,10 +118,12 @@ def read_support(path: str | Path) -> StoredSupport:
             return StoredSupport(str(about["name"]), whole, marked, None if window is None else int(window))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; expected a support that `cyctr support save` wrote") from error
+    except IsADirectoryError as error:
+        raise DataError(f"{path}: is a folder; expected a file that `cyctr support save` wrote: make one of it") from error
     except DataError:
         raise
     except Exception as error:  # a damaged archive is met with whatever its parts trip over
-        raise DataError(f"{path}: is no support of ours, or damaged ({type(error).__name__}); save it again") from error
+        raise DataError(f"{path}: is no support of ours, or damaged ({type(error).__name__}); {_REMEDY}") from error
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -27,6 +27,9 @@ LAYOUT = (
 _MARKERS = ("_mask", "-mask", ".mask")
 _MARKER = 5  # characters of each
 _SOFT, _BRIGHT = 8, 192  # so many values, most of those beside 0 bright, are a picture in black and white, not classes
+_GREY = 32  # values and more, or a value this high, are rarely numbers of classes
+_STEP = 2  # between neighbours of a gradient
+_INSIDE = 0.1  # share of its pixels that a region has inside; of 3 x 3 pixels it is one
 _PARTS = (IMAGES, MASKS, "annotations")
 _LOSSY = (".jpg", ".jpeg")
 
@@ -244,9 +247,10 @@ def _by_values(folder: Path, pairs: Mapping[Path, Path], given: str | None, prob
     """The classes that the values of masks stand for."""
     if given is not None:
         return {given: supports} if (supports := _of_one_class(pairs, problems)) else {}
-    held = {image: values for image, mask in pairs.items() if (values := _marked_values(mask, problems))}
-    values = sorted({value for each in held.values() for value in each})
     names = class_names(folder / NAMES, problems.append) if (folder / NAMES).is_file() else None
+    named = 0 if names is None else len(names)
+    held = {image: values for image, mask in pairs.items() if (values := _marked_values(mask, problems, named))}
+    values = sorted({value for each in held.values() for value in each})
     if set(values) <= {1, IGNORE} and (names is None or len(names) == 1):
         name = names[0] if names else _title(folder)
         supports = []
@@ -284,24 +288,47 @@ def _of_one_class(pairs: Mapping[Path, Path], problems: list[str]) -> list[Label
     return supports
 
 
-def _marked_values(mask: Path, problems: list[str]) -> list[int]:
-    """The values beside 0 in a mask; none, and a problem, where it is no mask."""
+def _marked_values(mask: Path, problems: list[str], named: int = 0) -> list[int]:
+    """The values beside 0 in a mask; none, and a problem, where it is no mask. Those up to `named` are classes for sure."""
     try:
-        counts: NDArray[np.intp] = np.bincount(read_values(mask).ravel(), minlength=256)
+        pixels = read_values(mask)
     except DataError as error:
         problems.append(str(error))
         return []
+    counts: NDArray[np.intp] = np.bincount(pixels.ravel(), minlength=256)
     values = [int(value) for value in np.flatnonzero(counts) if value != 0]
     if not values:
         problems.append(f"{mask}: marks nothing, every value is 0; mark the object, or remove the mask")
-    soft = len(values) >= _SOFT and counts[_BRIGHT:].sum() > counts[1:_BRIGHT].sum()
+    soft = any(named < value < IGNORE for value in values) and _is_soft(pixels, values, counts)
     if soft or (mask.suffix.lower() in _LOSSY and values not in ([], [1], [IGNORE])):
-        what = "it has soft edges, it seems" if soft else "JPEG does not keep values"
+        what = "it has soft edges or greys, it seems" if soft else "JPEG does not keep values"
         problems.append(
-            f"{mask}: holds {len(values)} values beside 0, as {what}; save it as PNG, 0 and 255 where the object is"
+            f"{mask}: holds {counted(len(values), 'value')} beside 0, as {what}; "
+            f"save it as PNG, 0 and 255 where the object is; numbers of classes can be named in {NAMES}"
         )
         return []
     return values
+
+
+def _is_soft(pixels: NDArray[np.uint8], values: Sequence[int], counts: NDArray[np.intp]) -> bool:
+    """Whether the values of a mask are the greys of a picture, of an edge or a gradient, rather than classes."""
+    centre = pixels[1:-1, 1:-1]
+    inner = np.ones(centre.shape, bool)  # like all four neighbours: the inside of a region, of which an edge has hardly any
+    for neighbour in (pixels[:-2, 1:-1], pixels[2:, 1:-1], pixels[1:-1, :-2], pixels[1:-1, 2:]):
+        inner &= centre == neighbour
+    inside = np.bincount(centre[inner], minlength=256)
+    solid = [value for value in values if inside[value] > _INSIDE * counts[value]]
+    edges = [value for value in values if value not in solid and value != IGNORE]
+    high = max(edges, default=0) >= _GREY
+    if high and len(solid) == 1 and max(edges) < max(solid):  # one region, and darker greys where it ends
+        return True
+    bright = counts[_BRIGHT:].sum() > counts[1:_BRIGHT].sum()
+    if len(values) >= _SOFT and (bright or (high and len(edges) > len(values) / 2)):
+        return True
+    if len(values) < _GREY:
+        return False
+    steps = np.concatenate([np.abs(np.diff(pixels.astype(np.int16), axis=axis)).ravel() for axis in (0, 1)])
+    return bool((steps[steps > 0] <= _STEP).mean() > 0.75)
 
 
 def _title(folder: Path) -> str:
