@@ -142,7 +142,7 @@ class EncoderConfig:
     dropout: float = setting(0.1, "dropout of attention weights")
     cross: Cross = setting("cycle", "cross-alignment block; 'none' leaves self-alignment only")
     matching: Matching = setting(
-        "dot", "ours: 'cosine' compares the angles of tokens, times a factor that each head learns; support tokens are normalised"
+        "dot", "ours: 'cosine' compares the angles of tokens, times a factor that each head learns; normalises support tokens"
     )
     output_projection: bool = setting(True, "the linear layer after the heads are joined, as in Vaswani et al.")
     flag_dropout: float = setting(0.0, "release: in training this share of the inconsistent tokens is let through")
