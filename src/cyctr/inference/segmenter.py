@@ -234,10 +234,7 @@ class Segmenter:
         plan = _planned(settings)
         if isinstance(images, str | os.PathLike | Image.Image | Tensor):
             raise DataError(f"images are {type(images).__name__}; expected several: use segment for one, or put it in a list")
-        if not isinstance(supports, EncodedSupport | Mapping):
-            given = type(supports).__name__
-            raise DataError(f"supports are {given}; expected one, or several by name: {{one.name: one for one in supports}}")
-        own = {supports.name: supports} if isinstance(supports, EncodedSupport) else dict(supports)
+        own = _by_name(supports)
         if not own:
             raise ConfigError("supports hold no class; expected at least one: encode_support makes it")
         for support in own.values():
@@ -361,6 +358,16 @@ class Segmenter:
             raise DataError(f"a support is {type(support).__name__}; expected what encode_support gives")
         if support.model != self.digest:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it anew")
+
+
+def _by_name(supports: object) -> dict[str, EncodedSupport]:
+    """One support, or several by name; anything else is refused."""
+    if isinstance(supports, EncodedSupport):
+        return {supports.name: supports}
+    if isinstance(supports, Mapping):
+        return dict(supports)
+    given = type(supports).__name__
+    raise DataError(f"supports are {given}; expected one, or several by name: {{one.name: one for one in supports}}")
 
 
 def _planned(settings: Settings) -> _Plan:
