@@ -21,7 +21,7 @@ from cyctr.visual.contact import tile
 from cyctr.visual.draw import Pixels, to_pixels
 
 _FORMAT, _ABOUT = "cyctr-support-1", "about.json"
-_REMEDY = "give a folder of labelled images, or a file that `cyctr support save` wrote, or save it again"
+_REMEDY = "save it again, or give a folder of labelled images, or a file that `cyctr support save` wrote"
 _TRUST = (0.5, 0.95)  # between which votes grow; chosen on the gallery and on held-out classes of PASCAL
 _MOST = 1000  # images in a file
 _LARGEST = 64 * 2**20  # bytes of one of them, unpacked
