@@ -70,7 +70,6 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
         parts["encoder forward"] = seconds(forward, steps, device)
         both = seconds(lambda _: forward(0).total.backward(), steps, device)
     parts["encoder backward"] = both - parts["encoder forward"]
-    forward(0).total.backward()
     kept = [(weight, weight.grad) for weight in trainer.optimization.weights.values()]
 
     def optimize(i: int) -> None:
