@@ -2,9 +2,10 @@
 
     python experiments/cycle.py --data VOC2012 --with full-fold0.safetensors --without vanilla-fold0.safetensors --fold 0
 
-Three answers to each episode: the network that learned with the cycle, the same with the cycle switched off, and the one
-that learned without it. All must have the same backbone, whose features are made once. Of each kind of episode: foreground
-IoU, intersections and unions summed, and how far the first is above the last, with an interval from drawing episodes anew.
+Three answers to each episode: the network that learned with the cycle, the same with the cycle switched off, and, where
+there is one, the network that learned without it. All must have the same backbone, whose features are made once. Of each kind
+of episode: foreground IoU, intersections and unions summed, and how far the first is above the last, with an interval from
+drawing episodes anew.
 """
 
 import argparse
@@ -36,15 +37,17 @@ REPLICATES = 2000
 Counts = NDArray[np.int64]
 
 
-def networks(learned_with: Path, learned_without: Path) -> dict[str, CyCTR]:
-    """The three, on one backbone."""
+def networks(learned_with: Path, learned_without: Path | None) -> dict[str, CyCTR]:
+    """The two or three, on one backbone."""
     first, config = load_checkpoint(learned_with)
-    last, other = load_checkpoint(learned_without)
-    if config.model.backbone != other.model.backbone:
-        raise SystemExit("the checkpoints have different backbones; expected two that differ in encoder.cross alone")
     encoder = replace(config.model.encoder, cross="vanilla")
     off = CyCTR(replace(config.model, encoder=encoder), first.backbone)
     off.load_state_dict(first.state_dict())
+    if learned_without is None:
+        return {WITH: first, OFF: off}
+    last, other = load_checkpoint(learned_without)
+    if config.model.backbone != other.model.backbone:
+        raise SystemExit("the checkpoints have different backbones; expected two that differ in encoder.cross alone")
     return {WITH: first, OFF: off, WITHOUT: last}
 
 
@@ -96,11 +99,12 @@ def iou(counts: Counts) -> Any:
 def compare(counts: dict[str, Counts], chosen: NDArray[np.bool_]) -> dict[str, Any]:
     """The IoU of each network on some episodes, and what the cycle brings."""
     own = {name: found[chosen] for name, found in counts.items()}
+    last = list(own)[-1]
     drawn = np.random.default_rng(0).integers(0, chosen.sum(), (REPLICATES, chosen.sum()))
-    gains = iou(own[WITH][drawn]) - iou(own[WITHOUT][drawn])
+    gains = iou(own[WITH][drawn]) - iou(own[last][drawn])
     low, high = np.quantile(gains, [0.025, 0.975])
     scores = {name: round(float(iou(found)), 2) for name, found in own.items()}
-    gain = round(float(iou(own[WITH]) - iou(own[WITHOUT])), 2)
+    gain = round(float(iou(own[WITH]) - iou(own[last])), 2)
     return {"episodes": int(chosen.sum()), **scores, "gain": gain, "interval": [round(float(low), 2), round(float(high), 2)]}
 
 
@@ -133,7 +137,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--with", dest="with_", type=Path, required=True, help="checkpoint that learned with the cycle")
-    parser.add_argument("--without", type=Path, required=True, help="checkpoint that learned with vanilla cross-attention")
+    parser.add_argument("--without", type=Path, help="checkpoint that learned with vanilla cross-attention")
     parser.add_argument("--fold", type=int, required=True)
     parser.add_argument("--shots", type=int, default=1)
     parser.add_argument("--episodes", type=int, default=1000, help="for each seed")
@@ -144,10 +148,11 @@ def main() -> None:
     found = measure(given)
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.write_text(json.dumps(found, indent=1) + "\n")
-    print(f"{'':32s} episodes  with   off  without   gain")
+    last = "without" if given.without else ""
+    print(f"{'':32s} episodes  with   off {last:>8s}   gain")
     for name, kind in found["kinds"].items():
         low, high = kind["interval"]
-        scores = f"{kind[WITH]:6.1f}{kind[OFF]:6.1f}{kind[WITHOUT]:6.1f}"
+        scores = "".join(f"{kind[network]:6.1f}" for network in (WITH, OFF, WITHOUT) if network in kind)
         print(f"{name:32s} {kind['episodes']:6d} {scores}   {kind['gain']:+.1f} ({low:+.1f} to {high:+.1f})")
 
 

@@ -419,6 +419,7 @@ BEST = Config(
         reduction_dropout=0.5,
         backbone=BackboneConfig("resnet50", "resnet50-keras", offset=6),
         prior=PriorConfig(votes=("mid", "high")),
+        encoder=EncoderConfig(matching="cosine"),
     ),
     optimizer=OptimizerConfig(
         convolutions="adamw",
@@ -436,6 +437,7 @@ BEST = Config(
         episodes=36_000,
         batch=16,
         rotate=True,
+        order="classes",
         latent_classes=24,
         latent_share=0.1,
         latent_unsure=0.5,

@@ -107,9 +107,8 @@ def test_every_plan_names_settings_and_presets_that_exist(plan):
         assert named <= {name for name, _, _ in settings(type(config))}
 
 
-MEASURED = [
-    path for kind in ("exploration", "table1", "table4") for path in sorted((FOLDER.parent / "results" / kind).glob("*.json"))
-]
+KINDS = ("exploration", "light", "table1", "table4")
+MEASURED = [path for kind in KINDS for path in sorted((FOLDER.parent / "results" / kind).glob("*.json"))]
 
 
 def leaves(values, prefix=""):
@@ -183,6 +182,11 @@ def test_the_cycle_is_compared_with_none_on_the_same_episodes_by_what_they_hold(
     parts = [kind["episodes"] for name, kind in kinds.items() if name.startswith("query object")]
     assert sum(parts) == 10
     assert "other classes in the support" in capsys.readouterr().out or "no other class in the support" in kinds
+    monkeypatch.setattr(sys, "argv", ["cycle", "--with", str(paths["cycle"]), *options])
+    script("cycle").main()
+    alone = json.loads(output.read_text())["kinds"]
+    for name, kind in alone.items():
+        assert "without" not in kind and {**kind, "without": kind["switched off"]} == kinds[name]
 
 
 def test_confidence_is_measured_on_queries_with_and_without_the_class_and_fitted_again_from_rows(tmp_path, monkeypatch, capsys):
