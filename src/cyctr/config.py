@@ -144,6 +144,7 @@ class EncoderConfig:
     matching: Matching = setting(
         "dot", "ours: 'cosine' compares the angles of tokens, times a factor that each head learns; normalises support tokens"
     )
+    marks: bool = setting(False, "ours: what cross-attention collects also says whether the tokens are foreground")
     output_projection: bool = setting(True, "the linear layer after the heads are joined, as in Vaswani et al.")
     flag_dropout: float = setting(0.0, "release: in training this share of the inconsistent tokens is let through")
 

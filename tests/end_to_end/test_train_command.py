@@ -182,6 +182,7 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "model.encoder.dropout": ("0.3", 0.3),
     "model.encoder.cross": ("vanilla", "vanilla"),
     "model.encoder.matching": ("cosine", "cosine"),
+    "model.encoder.marks": ("yes", True),
     "model.encoder.output_projection": ("off", False),
     "model.encoder.flag_dropout": ("0.2", 0.2),
     "model.head.residual": ("on", True),

@@ -114,6 +114,9 @@ def slow_attention(layer, query, given, cross):
     """Equations 1 to 5 with loops over episodes, heads and query tokens."""
     tokens = layer.norm_support(given.tokens) if layer.by_angle else given.tokens
     q, k, v = layer.q(query), layer.k(tokens), layer.v(tokens)
+    if layer.mark is not None:
+        signs = torch.tensor([[1.0 if flag else -1.0 for flag in row] for row in given.is_foreground.tolist()])
+        v = v + signs[..., None] * layer.mark
     width = q.shape[-1] // layer.heads
     out = torch.zeros_like(q)
     for b in range(len(q)):
@@ -137,9 +140,11 @@ def slow_attention(layer, query, given, cross):
 
 
 @pytest.mark.parametrize("matching", ["dot", "cosine"])
+@pytest.mark.parametrize("marks", [False, True])
 @pytest.mark.parametrize("cross", ["vanilla", "cycle", "cycle_foreground"])
-def test_attention_equals_its_formula_in_loops(cross, matching):
-    layer = CycleAttention(12, EncoderConfig(heads=3, cross=cross, matching=matching)).eval().requires_grad_(False)
+def test_attention_equals_its_formula_in_loops(cross, marks, matching):
+    config = EncoderConfig(heads=3, cross=cross, matching=matching, marks=marks)
+    layer = CycleAttention(12, config).eval().requires_grad_(False)
     if layer.by_angle:
         layer.sharpness.copy_(torch.tensor([0.5, 1.0, 2.0]))
         layer.norm_support.weight.normal_()
@@ -194,6 +199,29 @@ def test_angles_are_a_comparison_from_the_start_where_products_are_a_mean():
     q, k = layers["cosine"].q(query), layers["cosine"].k(layers["cosine"].norm_support(tokens))
     nearest = torch.nn.functional.normalize(q, dim=-1) @ torch.nn.functional.normalize(k, dim=-1).transpose(1, 2)
     assert (nearest.argmax(-1)[0] == torch.arange(40)).float().mean() > 0.9
+
+
+@torch.no_grad()
+def test_with_marks_what_is_collected_is_a_vote_of_the_tokens_that_are_heard():
+    config = EncoderConfig(heads=2, cross="vanilla", matching="cosine", marks=True, output_projection=False)
+    layer = CycleAttention(8, config).eval()
+    layer.v.weight.zero_()  # nothing else to say
+    is_foreground = torch.arange(12)[None] < 5
+    given = support(torch.randn(1, 12, 8), is_foreground, torch.arange(12)[None] != 7)
+    out, trace = layer(torch.randn(1, 6, 8), (2, 3), given, explain=True)
+    weights = (trace.q @ trace.k.transpose(-2, -1) + trace.bias).softmax(-1)  # (1, heads, 6, 12)
+    votes = (weights * torch.where(is_foreground, 1.0, -1.0)[:, None, None]).sum(-1)  # (1, heads, 6): all for is 1
+    torch.testing.assert_close(out[0], votes[0].T.repeat_interleave(4, 1) * layer.mark)
+
+
+def test_without_marks_only_who_is_heard_depends_on_the_classes_of_the_tokens():
+    given = torch.randn(1, 12, 8), torch.arange(12)[None] < 5, torch.ones(1, 12, dtype=torch.bool)
+    turned = given[0], ~given[1], given[2]
+    for marks in (False, True):
+        layer = CycleAttention(8, EncoderConfig(heads=2, cross="vanilla", marks=marks)).eval()
+        query = torch.randn(1, 6, 8)
+        same = torch.allclose(layer(query, (2, 3), support(*given))[0], layer(query, (2, 3), support(*turned))[0])
+        assert same != marks
 
 
 @pytest.mark.parametrize("matching", ["dot", "cosine"])

@@ -13,6 +13,7 @@ from cyctr.types import CrossTrace, CycleState, Support
 _PAD = 8  # channels: kernels want their number to be a multiple of it
 _HIDDEN = -1e4  # far enough for a weight of zero, near enough for half precision
 _SHARPNESS = 15.0  # of angles at the start: of 600 tokens about a third are heard
+_MARK = 0.5  # size of a mark at the start: about that of the values it is added to
 _CHUNK = 2**21  # affinities looked at together on the CPU: 8 MB stay in its cache
 
 
@@ -96,6 +97,7 @@ class CycleAttention(nn.Module):
     `encoder.cross` chooses the tokens attended to: all ("vanilla"), the consistent ones ("cycle"), or the consistent
     foreground alone ("cycle_foreground"). `encoder.matching` says how tokens are compared. Products of vectors ("dot") begin
     near zero, and attention as a mean over all tokens, which takes long to unlearn; angles ("cosine") begin as a comparison.
+    With `encoder.marks` a value also carries the class of its token, so that what is collected is a vote.
     """
 
     def __init__(self, dim: int, config: EncoderConfig) -> None:
@@ -107,6 +109,7 @@ class CycleAttention(nn.Module):
         self.q, self.k, self.v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.out = nn.Linear(dim, dim) if config.output_projection else nn.Identity()
         self.by_angle = config.matching == "cosine"
+        self.mark = nn.Parameter(_MARK * torch.randn(dim)) if config.marks else None
         if self.by_angle:
             self.norm_support = nn.LayerNorm(dim)
             self.sharpness = nn.Parameter(torch.full((self.heads,), math.log(_SHARPNESS)))
@@ -127,7 +130,7 @@ class CycleAttention(nn.Module):
             (B, hw, d), and the trace if asked for.
         """
         tokens = self.norm_support(support.tokens) if self.by_angle else support.tokens
-        q, k, v = self._split(self.q(query)), self._split(self.k(tokens)), self._split(self.v(tokens))
+        q, k, v = self._split(self.q(query)), self._split(self.k(tokens)), self._split(self._values(tokens, support))
         if self.by_angle:
             q, k = (F.normalize(q, dim=-1) * self._factor(q)).to(v.dtype), F.normalize(k, dim=-1).to(v.dtype)
         valid = support.valid[:, None].expand(-1, self.heads, -1)  # (B, heads, N)
@@ -140,6 +143,14 @@ class CycleAttention(nn.Module):
         if not explain:
             return mixed, None
         return mixed, CrossTrace(q * q.shape[-1] ** -0.5, k, bias, _states(consistent, support))
+
+    def _values(self, tokens: Tensor, support: Support) -> Tensor:
+        """(B, N, d) what a token has to say: the mark is added to foreground, and taken from background."""
+        values = self.v(tokens)
+        if self.mark is None:
+            return values
+        mark = self.mark.to(values.dtype)
+        return values + torch.where(support.is_foreground[..., None], mark, -mark)
 
     def _factor(self, q: Tensor) -> Tensor:
         """(heads, 1, 1) what unit vectors are multiplied by; attention divides by the root of their length again."""
