@@ -267,12 +267,25 @@ def test_a_support_of_another_network_is_refused(segmenter, disc):
         ({"scales": 1.0}, "scales are 1.0; expected several"),
         ({"tile": 100.5}, "tile is 100.5; expected a whole number"),
         ({"smallest": True}, "smallest is True"),
+        ({"smallest": 1.5}, "smallest is 1.5; expected a whole number of pixels"),
         ({"treshold": 0.4}, "setting 'treshold' does not exist; expected threshold"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(segmenter, disc, images, settings, words):
     with pytest.raises(ConfigError, match=words):
         segmenter.segment(images[0], disc, **settings)
+
+
+@pytest.mark.parametrize("batch", ["2", 0, 1.5, True])
+def test_a_batch_that_is_no_number_of_images_is_refused(segmenter, disc, images, batch):
+    with pytest.raises(ConfigError, match=f"batch is {batch!r}; expected a whole number of images, at least 1"):
+        segmenter.segment_many(images, disc, batch=batch)
+
+
+@pytest.mark.parametrize("given", [7, None])
+def test_what_holds_no_images_is_refused(segmenter, disc, given):
+    with pytest.raises(DataError, match=f"images are {given}; expected several images or paths"):
+        segmenter.segment_many(given, disc)
 
 
 def test_supports_that_make_no_sense_are_refused(segmenter, images):

@@ -99,8 +99,8 @@ class _Plan:
             raise ConfigError(f"scales are {tuple(self.scales)}; expected some from 0.25 to 4, such as (0.75, 1, 1.25)")
         if self.votes is not None and not 0 <= self.votes <= 1:
             raise ConfigError(f"votes is {self.votes}; expected a weight from 0 (the network alone) to 1 (matching alone)")
-        if self.smallest < 0:
-            raise ConfigError(f"smallest is {self.smallest}; expected a number of pixels, 0 for all")
+        if not isinstance(self.smallest, int) or self.smallest < 0:
+            raise ConfigError(f"smallest is {self.smallest}; expected a whole number of pixels, 0 for all")
 
     def views(self, size: tuple[int, int]) -> Iterator["_View"]:
         """What is looked at of an image."""
@@ -234,14 +234,16 @@ class Segmenter:
         plan = _planned(settings)
         if isinstance(images, str | os.PathLike | Image.Image | Tensor):
             raise DataError(f"images are {type(images).__name__}; expected several: use segment for one, or put it in a list")
+        if not isinstance(images, Iterable):
+            raise DataError(f"images are {images!r}; expected several images or paths")
         own = _by_name(supports)
         if not own:
             raise ConfigError("supports hold no class; expected at least one: encode_support makes it")
         for support in own.values():
             self.check_support(support)
             _compare_tiles(support, plan.tile)
-        if batch is not None and batch < 1:
-            raise ConfigError(f"batch is {batch}; expected at least 1")
+        if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
+            raise ConfigError(f"batch is {batch!r}; expected a whole number of images, at least 1")
         ready = {name: support.to(self.device) for name, support in own.items()}
         return self._run(images, ready, plan, batch or _BATCH[self.device.type], complain)
 
