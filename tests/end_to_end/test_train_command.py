@@ -181,7 +181,7 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "model.encoder.mlp_ratio": ("2", 2.0),
     "model.encoder.dropout": ("0.3", 0.3),
     "model.encoder.cross": ("vanilla", "vanilla"),
-    "model.encoder.matching": ("cosine", "cosine"),
+    "model.encoder.matching": ("dot", "dot"),
     "model.encoder.marks": ("yes", True),
     "model.encoder.output_projection": ("off", False),
     "model.encoder.flag_dropout": ("0.2", 0.2),
