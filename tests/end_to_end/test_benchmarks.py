@@ -55,10 +55,20 @@ def test_every_case_is_a_task(script, options, name):
 def test_the_growth_is_told_as_ratios_to_one(script, options):
     growth = json.loads(json.dumps(script.task(script.GROWTH, options)))
     assert growth["supports"]["1"] == growth["classes"]["1"] == 1
+    assert growth["image_seconds"] > 0 and all(value > 0 for value in growth["encode_seconds_per_support"].values())
+
+
+def test_the_growth_and_the_comparison_are_shown(script):
+    ratios = {"supports": [1.0, 1.06, 2.67, 4.31], "classes": [1.0, 1.0, 3.5, 6.5]}
+    growth = {name: dict(zip(script.COUNTS, values, strict=True)) for name, values in ratios.items()}
+    growth["encode_seconds_per_support"] = dict.fromkeys(script.COUNTS, 0.2)
     start = {"import_seconds": 0.1, "ready_seconds": 2.0}
     found = {"start": start, "cases": {}, "growth": growth, "released": {"image": 7.0, "episode": 5.0, "aim": 6.0}}
     shown = script.table({"environment": {"device": "cpu"}, "models": {"small": found}})
-    assert shown.count("    1.00 ") == 2 and shown.endswith("aim 6 x: image met")
+    _, encode, supports, classes = (line.split() for line in shown.splitlines()[-5:-1])
+    assert (encode[-4:], supports[-4:]) == (["0.200"] * 4, ["1.00", "1.06", "2.67", "4.31"])
+    assert classes[-4:] == ["1.00", "1.00", "3.50", "6.50"]
+    assert shown.endswith("7.0 x the released code's speed; 5.0 x with a support for each image; aim 6 x: image met")
 
 
 def test_the_speed_is_compared_with_the_released_code_on_its_machines_alone(script):

