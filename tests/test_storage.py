@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import cyctr.storage
 from cyctr.storage import cache_folder, locked, write_atomically, write_pieces_atomically
 
 
@@ -141,4 +142,25 @@ def test_a_lock_is_held_against_another_process_and_given_back(tmp_path):
         assert held
         assert another() == "False"
     assert another() == "True"
+    assert not path.exists()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="windows does not take away an open file")
+@pytest.mark.parametrize("newcomer", [False, True])
+def test_a_lock_on_a_file_that_was_just_taken_away_is_not_held(tmp_path, monkeypatch, newcomer):
+    path, taken, attempts = tmp_path / ".lock", cyctr.storage._take, []
+
+    def overtaken(file):
+        attempts.append(file)
+        if len(attempts) == 1:  # another gave the lock back between our opening the file and locking it
+            path.unlink()
+            if newcomer:
+                path.touch()
+        return taken(file)
+
+    monkeypatch.setattr(cyctr.storage, "_take", overtaken)
+    with locked(path) as held:
+        assert held and len(attempts) == 2
+        with locked(path) as twice:
+            assert not twice
     assert not path.exists()

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import TextIO
 
 from cyctr.errors import ConfigError, DataError
 
@@ -60,24 +61,43 @@ def locked(path: Path) -> Iterator[bool]:
         OSError: the file cannot be made.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            if sys.platform == "win32":
-                import msvcrt
-
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-            else:
-                import fcntl
-
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
+    while True:
+        with path.open("a") as file:
+            if not _take(file):
+                yield False
+                return
+            if not _still_there(file, path):  # whoever had it has just taken it away: the next one would make a new file
+                continue
+            try:
+                yield True
+            finally:
+                with suppress(OSError):
+                    path.unlink()
             return
-        try:
-            yield True
-        finally:
-            with suppress(OSError):
-                path.unlink()
+
+
+def _take(file: TextIO) -> bool:
+    """Locks an open file, without waiting; false where another has it."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _still_there(file: TextIO, path: Path) -> bool:
+    """Whether a path leads to this open file, and not to nothing, or another of the same name."""
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 @contextmanager

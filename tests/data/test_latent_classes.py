@@ -280,6 +280,20 @@ def test_regions_that_are_too_small_or_too_large_are_no_pairs(pool):
     assert LatentStore(bare, regions, pairs, FIRST).pairs == [(5, FIRST + 1), (5, FIRST + 2), (2, FIRST + 1)]
 
 
+def test_a_region_between_the_pixels_of_an_enlarged_image_is_no_pair(pool):
+    """Of an image of 4 x 4 pixels and 40 x 40 cells, kind 2 lies where no pixel looks."""
+    pairs = labelled_pairs(pool)
+    maps = np.zeros((1, 40, 40))
+    maps[0, :12, :12] = 1
+    maps[0, 13:18, :40] = 2
+    regions = regions_of(maps, [0.1], [(4, 4)], [5], count=2)
+    both = torch.tensor([0, 0]), torch.tensor([0, 1])
+    assert (regions.shares > SMALLEST).all()
+    assert regions.shown(*both).tolist() == (regions.label(*both, 4, 4) == 1).flatten(1).any(1).tolist() == [True, False]
+    bare = open_store(pool, pool.index(), pairs, CPU, resident=True)
+    assert LatentStore(bare, regions, pairs, FIRST).pairs == [(5, FIRST)]
+
+
 @pytest.mark.parametrize("count", [0, KINDS])
 @pytest.mark.parametrize("value", [0, UNDECIDED])
 def test_where_no_region_is_worth_an_episode_there_are_no_pairs_and_labelled_ones_still_come_through(pool, count, value):

@@ -181,13 +181,13 @@ def test_stopping_early_leaves_no_thread_behind_and_reads_no_further(taken):
             started.append(i)
             if i not in wanted:
                 blocked.release()
-                release.wait(20)
+                release.wait(100)
             return super().image(i)
 
     before = set(threading.enumerate())
     batches = TestEpisodes(Blocking(classes=8, each=40, size=16), sampler, INPUT).batches(range(1000), 5, workers=3)
     assert [next(batches).draws[0].number for _ in range(taken)] == [5 * i for i in range(taken)]
-    assert all(blocked.acquire(timeout=10) for _ in range(3))
+    assert all(blocked.acquire(timeout=100) for _ in range(3))
     so_far = len(started)
     timer = threading.Timer(0.3, release.set)
     timer.start()
@@ -256,7 +256,7 @@ def test_a_failure_to_make_is_not_remembered():
 
 
 def test_a_tensor_that_threads_make_at_once_is_counted_once():
-    memo, together, made = Memo(300), threading.Barrier(3, timeout=10), []
+    memo, together, made = Memo(300), threading.Barrier(3, timeout=100), []
 
     def make_together():
         together.wait()

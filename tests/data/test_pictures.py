@@ -85,7 +85,7 @@ def test_pictures_that_are_read_sooner_wait_for_those_before_them(pool):
             if i:
                 others.release()
             else:
-                assert all(others.acquire(timeout=20) for _ in range(3))
+                assert all(others.acquire(timeout=100) for _ in range(3))
             return super().image(i)
 
     slow = FirstIsLast(pool.root, pool.keys, pool.images, pool.masks, pool.values)
@@ -388,7 +388,7 @@ def test_closing_a_stream_early_leaves_no_thread_behind_and_reads_no_further(poo
             started.append(i)
             if i >= taken:
                 blocked.release()
-                release.wait(20)
+                release.wait(100)
             return super().image(i)
 
     slow = Blocking(pool.root, pool.keys, pool.images, pool.masks, pool.values)
@@ -396,7 +396,7 @@ def test_closing_a_stream_early_leaves_no_thread_behind_and_reads_no_further(poo
     stream = opened(slow, False, workers=2).stream([[(min(i, 8), 0)] for i in range(100)])
     assert [next(stream).sizes[0].tolist() for _ in range(taken)] == [list(VARIED[stem]) for stem in STEMS[:taken]]
     if taken:
-        assert all(blocked.acquire(timeout=10) for _ in range(2))
+        assert all(blocked.acquire(timeout=100) for _ in range(2))
     so_far = len(started)
     timer = threading.Timer(0.2, release.set)
     timer.start()

@@ -411,7 +411,7 @@ def in_a_process(model, disc, queries, out, *options):
     finally:
         signal.signal(signal.SIGINT, before)
     ledger = out / ".predictions.jsonl"
-    until = time.monotonic() + 100
+    until = time.monotonic() + 300
     while not (ledger.exists() and ledger.read_bytes().count(b"\n") >= 3):
         assert process.poll() is None and time.monotonic() < until, process.communicate()
         time.sleep(0.005)
@@ -429,7 +429,7 @@ def test_a_process_that_is_stopped_or_killed_goes_on(how, segment, tmp_path, mod
         assert_one_line(segment(*usual), "another process is writing it")
     process.send_signal(how)
     process.send_signal(signal.SIGCONT)
-    output, error = process.communicate(timeout=60)
+    output, error = process.communicate(timeout=300)
     assert process.returncode == (130 if how == signal.SIGINT else -signal.SIGKILL), (output, error)
     left = 45 - (tmp_path / "out" / ".predictions.jsonl").read_bytes().count(b"\n")
     assert left > 0

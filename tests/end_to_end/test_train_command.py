@@ -709,7 +709,7 @@ def test_a_run_that_is_killed_is_resumed_to_the_same_network(train, things, whol
         wait_for_states(process, tmp_path / "out")
     finally:
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=300)
     assert process.returncode == -signal.SIGKILL
     done = RunFolder(tmp_path / "out").load_state()[1].step
     assert 1 <= done < 40
@@ -730,7 +730,7 @@ def test_a_run_that_is_told_to_stop_saves_and_is_resumed_to_the_same_network(num
             assert_one_line(train(again, *long), "another process is writing it")
         assert_one_line(train(*long), "holds a run already")
         process.send_signal(number)
-        output, error = process.communicate(timeout=60)
+        output, error = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == code

@@ -18,6 +18,8 @@ from cyctr.errors import ConfigError
 TESTS = Path(__file__).parents[1]
 STILL = without_dropout(changed(SMALL, training={"hold_out": 2}))
 CONVOLUTIONS = changed(STILL, model={"mixer": "residual"}, optimizer={"convolutions": "sgd", "convolution_rate": 1e-2})
+LATENT = changed(CONVOLUTIONS, training={"latent_classes": 4, "latent_share": 0.5, "latent_unsure": 0.3})
+RUNS = {"transformer": STILL, "convolutions": CONVOLUTIONS, "latent": LATENT}
 
 SCRIPT = """
 import json, sys
@@ -26,10 +28,11 @@ from pathlib import Path
 
 import torch
 from learning import *
+from cyctr.engine import train
 from cyctr.engine.distributed import join
 from cyctr.errors import CyctrError
 from cyctr.losses import Losses
-from test_distributed import CONVOLUTIONS, STILL
+from test_distributed import CONVOLUTIONS, RUNS, STILL
 from test_train import gradients_of, spied
 
 torch.set_num_threads(1)
@@ -46,12 +49,15 @@ with join("cpu") as world:
     world.average([weight, other])
     said["average"] = weight.grad.tolist()
     said["agree"] = world.agree(3.5 + world.rank)
+    said["share"] = world.share(lambda: {"first": world.rank == 0})
     said["gather"] = world.gather(torch.tensor([world.rank, 7])).tolist()
 
     def of(name):
         return out / (name if world.leads else f"{name} of process {world.rank}")
 
-    for name, config in (("transformer", STILL), ("convolutions", CONVOLUTIONS)):
+    if not world.leads:
+        del train.mine  # the first looks for latent classes, for all
+    for name, config in RUNS.items():
         trainer = begun(of(name), config, replace(QUIET, keep_every=8), world=world)
         gradients, seen = gradients_of(trainer), spied(trainer)
         said[f"{name} outcome"] = go(trainer)
@@ -123,7 +129,7 @@ def both(tmp_path_factory):
         for rank in range(2)
     ]
     try:
-        texts = [process.communicate(timeout=120)[0] for process in processes]
+        texts = [process.communicate(timeout=600)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
@@ -137,7 +143,7 @@ def alone(tmp_path_factory):
     """The same runs by one process: folders, and the gradients of their first step."""
     out = tmp_path_factory.mktemp("alone")
     gradients = {}
-    for name, config in (("transformer", STILL), ("convolutions", CONVOLUTIONS)):
+    for name, config in RUNS.items():
         trainer = begun(out / name, config)
         weights, step = trainer.optimization.weights, trainer.optimization.step
 
@@ -160,6 +166,7 @@ def test_gradients_are_averaged_values_agreed_on_and_gathered(both):
     mean = [[0.5, 1.5, 2.5], [3.5, 4.5, 5.5]]
     assert [one["average"] for one in said] == [mean, mean]
     assert [one["agree"] for one in said] == [3.5, 3.5]
+    assert [one["share"] for one in said] == [{"first": True}] * 2
     assert [one["gather"] for one in said] == [[[0, 7], [1, 7]]] * 2
 
 
@@ -170,7 +177,7 @@ def test_each_process_sees_its_half_of_every_step(both):
     assert halves[1] == [[4 * step + 2, 4 * step + 3] for step in range(6)]
 
 
-@pytest.mark.parametrize("name", ["transformer", "convolutions"])
+@pytest.mark.parametrize("name", RUNS)
 def test_two_processes_take_the_gradients_of_one(name, both, alone):
     out, _ = both
     expected = alone[1][name]
@@ -179,7 +186,7 @@ def test_two_processes_take_the_gradients_of_one(name, both, alone):
     assert max(float(value.abs().max()) for value in expected.values()) > 1e-3
 
 
-@pytest.mark.parametrize(("name", "tolerance"), [("transformer", 1e-4), ("convolutions", 1e-6)])
+@pytest.mark.parametrize(("name", "tolerance"), [("transformer", 1e-4), ("convolutions", 1e-6), ("latent", 1e-6)])
 def test_two_processes_train_the_network_of_one(name, tolerance, both, alone):
     out, said = both
     assert [one[f"{name} outcome"] for one in said] == ["finished", "finished"]
@@ -238,7 +245,7 @@ def test_a_world_of_one_changes_nothing():
     weight.grad = torch.tensor([1.0, 2.0])
     world.average([weight])
     assert weight.grad.tolist() == [1.0, 2.0]
-    assert world.agree(0.25) == 0.25
+    assert world.agree(0.25) == world.share(lambda: 0.25) == 0.25
     assert world.gather(torch.tensor([4.0])).tolist() == [[4.0]]
     assert world.leads
 
@@ -288,7 +295,7 @@ def in_two_processes(folder, *arguments):
     launcher = ("-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port(), "-m", "cyctr")
     command = list(map(str, (sys.executable, *launcher, *arguments)))
     shared = environment(TMPDIR=str(folder))
-    return subprocess.run(command, capture_output=True, text=True, env=shared, check=False, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, env=shared, check=False, timeout=600)
 
 
 def test_the_whole_command_runs_in_two_processes_to_the_network_of_one(run, tmp_path):

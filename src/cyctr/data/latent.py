@@ -71,16 +71,26 @@ class Regions:
         place = torch.arange(pixels, device=rows.device) / self.steps[rows, None]
         return place.round().long().clamp_max(self.maps.shape[-1] - 1)
 
+    def shown(self, rows: Tensor, classes: Tensor) -> Tensor:
+        """(k,) bool: whether any pixel is of a row's class. Where an image was enlarged, a few cells may lie between pixels."""
+        _, marked = self._marked(rows, classes)
+        return marked.flatten(1).any(1)
+
     def anchors(self, rows: Tensor, classes: Tensor) -> Tensor:
         """(k, A, 2) float64 the (x, y) of points spread over the region of each row that is of its latent class."""
+        (y, x), marked = self._marked(rows, classes)
+        place = spread(marked.flatten(1))  # (k, A)
+        side = self.maps.shape[-1]
+        return torch.stack([x.gather(1, place % side), y.gather(1, place // side)], -1) + 0.5
+
+    def _marked(self, rows: Tensor, classes: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """The (k, s) pixels nearest to the rows and columns of cells, and (k, s, s) whether those are of a row's class."""
         side, step = self.maps.shape[-1], self.steps[rows, None]
         cells = torch.arange(side, device=rows.device)
         # the pixel nearest to each cell, and the cell that this pixel reads: another one where an image was enlarged
-        y, x = (torch.minimum((cells * step).round(), self.sizes[rows, axis, None] - 1.0) for axis in (0, 1))  # (k, s)
+        y, x = (torch.minimum((cells * step).round(), self.sizes[rows, axis, None] - 1.0) for axis in (0, 1))
         row, column = ((pixel / step).round().long().clamp_max(side - 1) for pixel in (y, x))
-        marked = self.maps[rows[:, None, None], row[:, :, None], column[:, None]] == classes[:, None, None] + 1  # (k, s, s)
-        place = spread(marked.flatten(1))  # (k, A)
-        return torch.stack([x.gather(1, place % side), y.gather(1, place // side)], -1) + 0.5
+        return (y, x), self.maps[rows[:, None, None], row[:, :, None], column[:, None]] == classes[:, None, None] + 1
 
 
 class LatentStore:
@@ -98,7 +108,9 @@ class LatentStore:
         self._store, self._regions, self._first = store, regions, first
         self._host = dict(hosts)
         shares = regions.shares
-        rows, classes = ((shares >= SMALLEST) & (shares <= LARGEST)).nonzero().unbind(1)
+        worth = ((shares >= SMALLEST) & (shares <= LARGEST)).nonzero()  # (k, 2)
+        shown = [regions.shown(*piece.unbind(1)) for piece in worth.split(_TOGETHER)]
+        rows, classes = worth[torch.cat(shown)].unbind(1)
         self.pairs = [(regions.images[row], first + c) for row, c in zip(rows.tolist(), classes.tolist(), strict=True)]
         self._row = {pair: place for place, pair in enumerate(self.pairs)}
         self._of_map = rows.cpu()

@@ -1,10 +1,11 @@
 """Several processes that train one network: each computes its part of every step, all take the same mean gradient."""
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from cyctr.errors import ConfigError
 
+_T = TypeVar("_T")
 _PATIENCE = timedelta(hours=1)  # with each other: the others wait while the first validates, or looks through masks
 
 
@@ -52,6 +54,13 @@ class World:
         shared = torch.tensor([value], dtype=torch.float64, device=_device())
         dist.broadcast(shared, 0)
         return float(shared)
+
+    def share(self, make: Callable[[], _T]) -> _T:
+        """What process 0 makes, in all of them; it must be such that it can be pickled, and on the CPU."""
+        made: list[Any] = [make() if self.leads else None]
+        if self.size > 1:
+            dist.broadcast_object_list(made, 0, device=_device())
+        return made[0]
 
     def gather(self, values: Tensor) -> Tensor:
         """(processes, ...) the values of each process."""

@@ -280,12 +280,16 @@ class Trainer:
         backbone = [to_dict(self.config.model.backbone), weights_digest(self.model.backbone)]
         depends = [index.digest, labelled.pairs, images, backbone, count, unsure, size, training.augmentation.longest]
         digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
-        found = self.folder.load_regions(digest) if resume else None
-        if found is None:
-            with self.precision():
-                found = mine(store, labelled.pairs, images, self.encoder, count, size, unsure, mining)
-            self._new_regions = (found, digest)
-        return found.to(self.device)
+
+        def found() -> Regions:
+            regions = self.folder.load_regions(digest) if resume else None
+            if regions is None:
+                with self.precision():
+                    regions = mine(store, labelled.pairs, images, self.encoder, count, size, unsure, mining)
+                self._new_regions = (regions, digest)
+            return regions.to(torch.device("cpu"))
+
+        return self.world.share(found).to(self.device)  # rounding differs from device to device: all have those of the first
 
     def _with_latent_classes(self, store: Store, labelled: Sampler, regions: Regions) -> tuple[Store, Sampler | MixedSampler]:
         """The store with latent classes, and a sampler of both kinds; as they are where the images are too few for any."""
