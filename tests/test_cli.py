@@ -197,6 +197,16 @@ def test_the_demo_prints_every_class_and_writes_a_page_and_a_picture(run, networ
     assert low < high
 
 
+@pytest.mark.parametrize("name", ["index.html", "demo.png"])
+def test_the_demo_does_not_replace_what_is_not_of_a_demo(run, network, tmp_path, name):
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / name).write_text("<html>mine</html>")
+    command = ("demo", "--model", network, "--device", "cpu", "--output", folder)
+    assert_one_line(run(*command), f"{name}: is not of an earlier demo, and would be replaced; choose another --output")
+    assert [path.read_text() for path in folder.iterdir()] == ["<html>mine</html>"]
+
+
 def test_the_demo_does_not_write_over_a_file(run, network, tmp_path):
     occupied = tmp_path / "occupied"
     occupied.write_text("mine")

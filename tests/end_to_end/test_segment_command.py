@@ -23,7 +23,7 @@ from cyctr import cli
 from cyctr.formats import FORMATS
 from cyctr.imaging import read_image
 from cyctr.inference import Segmenter
-from cyctr.inference.bulk import Ledger
+from cyctr.inference.ledger import Ledger
 from cyctr.storage import locked
 
 pytestmark = pytest.mark.filterwarnings("always::UserWarning")  # notes are warnings
@@ -234,7 +234,7 @@ def test_images_that_come_later_or_change_are_done_by_the_same_command(segment, 
     (tmp_path / "out" / "masks" / "2.png").unlink()
     (tmp_path / "out" / "overlays" / "3.jpg").unlink()
     well(segment())
-    assert done == ["2", "3"]
+    assert done == ["2"] and (tmp_path / "out" / "overlays" / "3.jpg").exists()
     (queries / "4.jpg").write_bytes(b"gone wrong")
     assert segment()[0] == 1
     assert "4" not in keys(tmp_path / "out") and "4" in predictions(tmp_path / "out")["problems"]
@@ -395,6 +395,94 @@ def test_a_damaged_ledger_costs_only_what_is_damaged(damage, segment, tmp_path, 
     done.clear()
     well(segment())
     assert done == []
+
+
+# whose files they are
+
+
+def test_labels_that_were_mended_by_hand_stay_when_pictures_are_drawn_later(segment, tmp_path, queries):
+    out = tmp_path / "out"
+    well(segment("--format", "labelme", "--no-overlays"))
+    mended = out / "labels" / "1.json"
+    mended.write_text(mended.read_text().replace('"flags": {}', '"flags": {"mended": true}', 1))
+    labels, before = files(out / "labels"), predictions(out)
+    well(segment("--format", "labelme", "--review"))
+    assert files(out / "labels") == labels and predictions(out) == before
+    assert len(files(out / "overlays")) == len(files(out / "review")) == 5 and (out / "index.html").exists()
+
+
+@pytest.mark.parametrize("cause", ["a new image", "a file that is gone"])
+def test_a_mask_that_was_mended_by_hand_stays_and_a_note_says_so_until_force(segment, tmp_path, queries, both, cause):
+    out, usual = tmp_path / "out", ("--overlapping", "--no-overlays")
+    well(segment(*usual, support=both))
+    mended, other = (out / "masks" / f"1.{name}.png" for name in ("disc", "other"))
+    Image.fromarray(np.zeros((7, 7), np.uint8)).save(mended)
+    if cause == "a new image":
+        photo(queries / "1.jpg", 77, (50, 70))
+    else:
+        other.unlink()
+    content = mended.read_bytes()
+    code, output, error = segment(*usual, support=both)
+    assert code == 0 and "5 of 5 images done before" in output
+    assert re.search(r"^cyctr: note: left as it was: 1 image .*1\.disc\.png was changed by hand; .*--force$", error, re.M), (
+        error
+    )
+    assert mended.read_bytes() == content
+    well(segment(*usual, "--force", support=both))
+    assert mended.read_bytes() != content and other.exists()
+
+
+@pytest.mark.parametrize("name", ["annotations.json", "data.yaml", "classes.txt", "index.html"])
+def test_files_that_a_user_put_among_the_results_survive_force(segment, tmp_path, queries, name):
+    out = tmp_path / "out"
+    well(segment("--no-overlays"))
+    (out / name).write_text("mine")
+    well(segment("--no-overlays", "--force"))
+    well(segment("--no-overlays"))
+    assert (out / name).read_text() == "mine"
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_a_page_of_somebody_else_is_not_replaced_by_a_review(segment, tmp_path, queries, force, monkeypatch):
+    well(segment())
+    (tmp_path / "out" / "index.html").write_text("mine")
+    done = computed(monkeypatch)
+    assert_one_line(segment("--review", *force), "index.html: is not of an earlier run, and would be replaced; move it away")
+    assert done == [] and (tmp_path / "out" / "index.html").read_text() == "mine"
+
+
+def test_what_belongs_to_all_images_is_not_replaced_once_it_was_changed(segment, tmp_path, queries):
+    out, usual = tmp_path / "out", ("--format", "coco", "--review", "--no-overlays")
+    well(segment(*usual))
+    well(segment(*usual))
+    whole = results(out)
+    for name in ("annotations.json", "index.html", "predictions.json"):
+        (out / name).write_bytes(whole[name] + b" ")
+        assert_one_line(segment(*usual), f"{name}: was changed since a run wrote it, and would be replaced", "--force")
+        (out / name).write_bytes(whole[name])
+        well(segment(*usual))
+    assert results(out) == whole
+    (out / "annotations.json").write_text("mended")
+    well(segment(*usual, "--force"))
+    assert results(out) == whole
+
+
+def test_results_of_earlier_runs_below_the_queries_are_no_queries(segment, tmp_path, queries):
+    well(segment(output=queries / "first"))
+    code, _, error = segment(output=queries / "second")
+    assert code == 0
+    assert (
+        error
+        == f"cyctr: note: left out: {queries / 'first'}, results of an earlier run; name it in --query to segment it too\n"
+    )
+    assert keys(queries / "first") == keys(queries / "second") == ["0", "1", "2", "3", "4"]
+    well(segment(query=queries / "first" / "overlays", output=tmp_path / "out"))
+    assert_one_line(segment(query=[queries / "none"], output=tmp_path / "out"), "no such file")
+    (tmp_path / "bare").mkdir()
+    (queries / "first").rename(tmp_path / "bare" / "first")
+    assert_one_line(
+        segment(query=tmp_path / "bare", output=tmp_path / "o"), "no images to segment, but results of an earlier run"
+    )
 
 
 # what stops it
@@ -653,6 +741,29 @@ def test_an_image_that_cannot_be_written_for_its_name_is_left_out(segment, tmp_p
 # supports that are odd
 
 
+def test_queries_may_be_as_many_files_as_a_shell_names(run, tmp_path, queries, disc, model):
+    usual = ("--support", disc, "--model", model, "--device", "cpu", "--output", tmp_path / "out")
+    well(run("segment", *usual, "--query", queries / "0.jpg", queries / "1.jpg", queries / "2.jpg"))
+    assert keys(tmp_path / "out") == ["0", "1", "2"]
+
+
+def test_labelled_images_that_are_all_there_is_are_said_to_be_no_queries(segment, tmp_path, disc):
+    assert_one_line(
+        segment(query=disc), "disc: no images to segment, since", "belong to the supports or the results; give others"
+    )
+    first = next(disc.glob("*0.png"))
+    assert_one_line(segment(query=first), f"{first.name}: no images to segment, since 1 image there")
+
+
+def test_with_drop_absent_nothing_is_marked_where_a_class_is_probably_not_there(segment, tmp_path, queries):
+    well(segment("--no-overlays"))
+    well(segment("--no-overlays", "--drop-absent", output=tmp_path / "dropped"))
+    for one, other in zip(predictions(tmp_path / "out")["images"], predictions(tmp_path / "dropped")["images"], strict=True):
+        before, after = one["classes"]["disc"], other["classes"]["disc"]
+        assert after["confidence"] == before["confidence"]
+        assert after["pixels"] == (before["pixels"] if before["present"] else 0)
+
+
 def test_supports_that_cannot_be_used_are_left_out_with_a_note(segment, tmp_path, queries):
     folder = labelled(tmp_path / "disc", 6)
     Image.fromarray(np.zeros((60, 80), np.uint8)).save(folder / "shot0_mask.png")
@@ -663,6 +774,7 @@ def test_supports_that_cannot_be_used_are_left_out_with_a_note(segment, tmp_path
     code, _, error = segment(support=folder)
     assert code == 0
     notes = error.splitlines()
+    assert "'disc': mask 1 of 2 leaves no background" in notes.pop(0)
     assert all(note.startswith("cyctr: note: left out: ") for note in notes) and len(notes) == 4, error
     for name in ("shot0_mask.png: marks nothing", "shot2_mask.png", "shot3.png: is not a JPEG", "shot4_mask.png"):
         assert error.count(name) == 1
@@ -825,7 +937,9 @@ def test_labelled_images_are_never_replaced_and_other_files_are_no_supports(run,
     assert files(folder) == before
     for _ in range(2):
         well(run("support", "save", folder, "--output", folder / "mine.cyctr", "--model", model, "--force"))
-    assert_one_line(segment(support=folder / "shot0.png"), "no support of ours", "give a folder of labelled images, or a file")
+    assert_one_line(
+        segment(support=folder / "shot0.png"), "shot0.png: is an image; give a folder of labelled images, or a file"
+    )
     assert_one_line(run("support", "info", folder), "mine: is a folder; expected a file that `cyctr support save` wrote")
 
 

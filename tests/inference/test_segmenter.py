@@ -16,6 +16,7 @@ from segmenting import checkpoint
 from cyctr.data.transforms import fit_image, planes, restore
 from cyctr.errors import CheckpointError, ConfigError, DataError
 from cyctr.inference import Box, Polygons, Segmenter
+from cyctr.inference.result import ImageResult, Segmentation
 
 SIZES = ((40, 50), (90, 30), (65, 65), (31, 200))
 
@@ -35,6 +36,69 @@ def test_results_have_each_images_own_size_and_come_in_order(segmenter, disc, im
         assert np.array_equal(found.mask, found.probability > 0.5)
         assert 0 <= found.confidence <= 1
         assert result.image is found.image and np.array_equal(found.image, image)
+
+
+def test_nothing_is_marked_of_what_is_probably_absent_where_that_is_wanted(segmenter, disc, images, monkeypatch):
+    for sure in (0.3, 0.7):
+        monkeypatch.setattr(Segmenter, "_confidence", lambda *_, sure=sure: sure)
+        usual, dropped = (segmenter.segment(images[0], disc, drop_absent=drop) for drop in (False, True))
+        assert usual.mask.any() and dropped.mask.any() == dropped.present == (sure > 0.5)
+        assert np.array_equal(usual.probability, dropped.probability)
+
+
+@pytest.mark.parametrize("setting", ["flip", "fill_holes", "drop_absent"])
+@pytest.mark.parametrize("value", ["no", 1, None])
+def test_a_choice_that_is_neither_true_nor_false_is_refused(segmenter, disc, images, setting, value):
+    with pytest.raises(ConfigError, match=rf"{setting} is {value!r}; expected True or False"):
+        segmenter.segment(images[0], disc, **{setting: value})
+
+
+@pytest.mark.parametrize("size", ["a", 0, 63, 100_000, True, 200.0])
+def test_a_size_that_is_none_is_refused(size, tmp_path):
+    path = checkpoint(tmp_path / "network.safetensors")
+    with pytest.raises(ConfigError, match=r"size is .*; expected 64 to 4096 pixels"):
+        Segmenter.from_pretrained(path, size=size, device="cpu")
+
+
+@pytest.mark.parametrize("name", [5, "", None])
+def test_names_that_are_none_are_refused(segmenter, images, name):
+    with pytest.raises(ConfigError, match=r"name is .*; expected that of the class"):
+        segmenter.encode_support(images[0], np.eye(40, 50, dtype=bool), name=name)
+    if name == 5:
+        with pytest.raises(ConfigError, match="name is 5; expected lite0 or resnet50, or the path"):
+            Segmenter.from_pretrained(name)
+
+
+@pytest.mark.parametrize(("tile", "remedy"), [(None, "mark the object alone$"), (64, "or take a larger tile than 64$")])
+def test_a_mask_that_leaves_no_background_is_warned_of(segmenter, tile, remedy):
+    image, mask = scene((90, 80), 1)
+    full = np.ones((90, 80), bool)
+    with pytest.warns(UserWarning, match=f"'cup': mask 2 of 2 leaves no background, .*; .*{remedy}"):
+        segmenter.encode_support([image, image], [mask, full], name="cup", tile=tile)
+    with pytest.warns(UserWarning, match="mask 1 and 1 more of 2 leaves no background"):
+        segmenter.encode_support([image, image], [full, Box(0, 0, 80, 90)])
+
+
+def test_what_stands_in_a_console_is_one_short_line(segmenter, disc, images):
+    (result,) = segmenter.segment_many(images[:1], disc)
+    found = result.classes["disc"]
+    assert repr(disc).startswith("<EncodedSupport 'disc': ") and "labelled, trust 0." in repr(disc)
+    assert repr(found) == f"<Segmentation 40 x 50: {100 * found.mask.mean():.1f} % marked, confidence {found.confidence:.2f}>"
+    assert repr(result) == f"<ImageResult 0: {{'disc': {found!r}}}>"
+
+
+def test_no_class_keeps_a_speck_where_another_one_takes_the_rest_of_a_region(images):
+    def flat(value, rows):
+        mask = np.zeros((40, 50), bool)
+        mask[rows] = True
+        return Segmentation(np.where(mask, np.float32(value), np.float32(0)), mask, 1.0, images[0])
+
+    below, above = flat(0.6, slice(10, 20)), flat(0.9, slice(11, 30))
+    below.probability[15, :3] = 0.95  # a speck of it amid the other
+    for smallest, left in ((0, 53), (4, 50), (51, 0)):
+        result = ImageResult(None, 0, {"below": below, "above": above}, smallest)
+        assert result.disjoint["below"].sum() == left and result.disjoint["above"].sum() == 19 * 50 - 3
+        assert np.array_equal(result.labels == 1, result.disjoint["below"])
 
 
 def test_without_votes_the_answer_is_the_networks_own(segmenter, disc, images):

@@ -58,6 +58,28 @@ def test_a_window_around_an_object_holds_it(place, side):
     assert window.top >= 0 and window.left >= 0 and window.top + side <= 200 and window.left + side <= 300
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_no_window_holds_more_of_what_is_marked_than_the_one_around_it(seed):
+    random = np.random.default_rng(seed)
+    label, side = np.zeros(random.integers(20, 40, 2), np.uint8), int(random.integers(8, 25))
+    for _ in range(random.integers(1, 5)):
+        top, left = (int(random.integers(0, length)) for length in label.shape)
+        label[top : top + 6, left : left + 6] = random.choice([1, 1, 1, 255])
+    height, width = (min(side, length) for length in label.shape)
+    held = [
+        int((label[top : top + height, left : left + width] == 1).sum())
+        for top in range(label.shape[0] - height + 1)
+        for left in range(label.shape[1] - width + 1)
+    ]
+    assert (label[around(label, side).slices] == 1).sum() == max(held)
+
+
+def test_of_two_equal_objects_a_window_shows_one_and_not_what_lies_between():
+    label = np.zeros((300, 450), np.uint8)
+    label[20:60, 380:420] = label[230:270, 30:70] = 1
+    assert around(label, 100) in ((0, 350, 100, 100), (200, 0, 100, 100))
+
+
 def test_the_window_around_an_object_has_it_in_the_middle():
     label = np.zeros((200, 300), np.uint8)
     label[100:110, 150:160] = 1

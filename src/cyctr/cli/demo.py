@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from cyctr.cli import options
-from cyctr.errors import DataError
+from cyctr.errors import ConfigError, DataError
 
 
 def demo(
@@ -22,6 +22,7 @@ def demo(
     from cyctr.imaging import write_image
     from cyctr.inference.showcase import draw_sheet, show, table, write_page
 
+    _check_output(output)
     try:
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -35,3 +36,14 @@ def demo(
     write_page(output / "index.html", shown, segmenter.name)
     write_image(output / "demo.png", draw_sheet(shown, "A few labelled (red), the rest segmented (green)", "", across=6))
     print(f"\nlook at {output / 'index.html'}")
+
+
+def _check_output(output: Path) -> None:
+    """Refuses to replace what no demonstration has written."""
+    from cyctr.visual.page import GENERATOR
+
+    page, sheet = output / "index.html", output / "demo.png"
+    ours = page.is_file() and GENERATOR.encode() in page.read_bytes()[:1000]
+    for path in (page, sheet):
+        if path.exists() and not ours:
+            raise ConfigError(f"{path}: is not of an earlier demo, and would be replaced; choose another --output")

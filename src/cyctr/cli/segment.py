@@ -15,7 +15,8 @@ from cyctr.words import counted, one_line
 
 if TYPE_CHECKING:
     from cyctr.formats import Writer
-    from cyctr.inference.bulk import Ledger, Query
+    from cyctr.inference.ledger import Ledger
+    from cyctr.inference.queries import Query
     from cyctr.inference.segmenter import Segmenter, Settings
     from cyctr.inference.support import EncodedSupport
 
@@ -36,9 +37,14 @@ def segment(
     ],
     query: Annotated[
         list[Path],
-        typer.Option("--query", metavar="PATH", help="Folder of images, with all below it, or an image; may be repeated."),
+        typer.Option(
+            "--query",
+            metavar="PATH",
+            help="Folder of images, with all below it, or images, such as photos/*.jpg; may be repeated.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", metavar="PATH", help="Folder for masks, overlays and predictions.json.")],
+    more: Annotated[list[Path] | None, typer.Argument(metavar="PATH", hidden=True, help="More queries.")] = None,
     classes: Annotated[
         str | None, typer.Option("--classes", help="Which of the labelled classes, such as cup,plate; default: all.")
     ] = None,
@@ -55,7 +61,11 @@ def segment(
     ] = False,
     instances: Annotated[
         bool,
-        typer.Option("--instances", help="COCO: each connected part is an object of its own.", rich_help_panel=_MASKS),
+        typer.Option(
+            "--instances",
+            help="COCO: each connected part is an object of its own, as it always is in LabelMe and YOLO.",
+            rich_help_panel=_MASKS,
+        ),
     ] = False,
     threshold: Annotated[
         float, typer.Option("--threshold", help="Probability above which a pixel is of the class.", rich_help_panel=_MASKS)
@@ -63,6 +73,10 @@ def segment(
     smallest: Annotated[int, typer.Option("--smallest", help="Drop regions of fewer pixels.", rich_help_panel=_MASKS)] = 0,
     fill_holes: Annotated[
         bool, typer.Option("--fill-holes", help="What a region encloses belongs to it.", rich_help_panel=_MASKS)
+    ] = False,
+    drop_absent: Annotated[
+        bool,
+        typer.Option("--drop-absent", help="Mark nothing of a class that is probably not there.", rich_help_panel=_MASKS),
     ] = False,
     overlays: Annotated[bool, typer.Option(help="A picture of each image with its masks.", rich_help_panel=_MASKS)] = True,
     review: Annotated[
@@ -105,7 +119,8 @@ def segment(
     Images that cannot be read are left out and named at the end; the exit code is 1 then.
     """
     from cyctr.formats import FORMATS
-    from cyctr.inference.bulk import OVERLAYS, REVIEW, find_queries
+    from cyctr.inference.ledger import OVERLAYS, PAGE, PREDICTIONS, REVIEW
+    from cyctr.inference.queries import find_queries
     from cyctr.inference.segmenter import check_settings
 
     if form not in FORMATS:
@@ -119,9 +134,11 @@ def segment(
         "smallest": smallest,
         "fill_holes": fill_holes,
         "votes": votes,
+        "drop_absent": drop_absent,
     }
     check_settings(settings)
     wanted = None if classes is None else options.names("--classes", classes)
+    query = [*query, *(more or [])]
     _check_places(support, query, output)
     queries = find_queries(query, [output, *_own_files(support, query)], _note)
     pictures = [OVERLAYS] * overlays + [REVIEW] * review
@@ -140,14 +157,15 @@ def segment(
             **settings,
         }
         ledger, writer = _open(output, about, form, list(supports), masks, force)
+        ledger.claim([PREDICTIONS, *writer.shared, *([PAGE] if review else [])])
         queries = ledger.named(queries)
         problems = _run(segmenter, supports, queries, ledger, writer, settings, overlapping, pictures, batch)
         writer.finish()
-        ledger.finish(problems)
         if review:
             from cyctr.inference.review import write_review
 
             write_review(output, ledger.records, list(supports))
+        ledger.finish(problems)
     _tell(output, queries, ledger, problems, list(supports), review)
     if len(problems) == len(queries):
         raise DataError(f"none of {counted(len(queries), 'image')} could be segmented; mend them, or give others")
@@ -164,7 +182,7 @@ def _open(
 ) -> "tuple[Ledger, Writer]":
     """What goes on with an earlier run, or begins a new one."""
     from cyctr.formats import open_writer
-    from cyctr.inference.bulk import Ledger
+    from cyctr.inference.ledger import Ledger
 
     open_writer(form, output / ".none", names, **masks)  # a choice that it does not have shows before anything is removed
     ledger = Ledger.open(output, about, force, _note)
@@ -185,7 +203,7 @@ def _run(
     """Segments what is not done yet; what stops it finds the rest as it was."""
     from cyctr.inference.bulk import segment_folder
 
-    todo = ledger.remaining(queries, writer, pictures)
+    todo = ledger.remaining(queries, writer, pictures, _note)
     done = len(queries) - len(todo)
     if done:
         print(f"{done:,} of {counted(len(queries), 'image')} done before")
@@ -235,10 +253,16 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 def _check_places(support: Sequence[Path], query: Sequence[Path], output: Path) -> None:
     """Raises for paths that are not there, and for results that would go among the images."""
+    from cyctr.imaging import EXTENSIONS
+
     for name, paths in (("--support", support), ("--query", query)):
         for path in paths:
             if not path.exists():
                 raise DataError(f"{name} {path}: no such file or folder; check the path")
+            if name == "--support" and path.is_file() and path.suffix.lower() in EXTENSIONS:
+                raise DataError(
+                    f"--support {path}: is an image; give a folder of labelled images, or a file of `cyctr support save`"
+                )
             if _is_inside(path, output):
                 raise ConfigError(f"--output is {output}, where {name} {path} lies; choose another folder for the results")
     if output.exists() and not output.is_dir():

@@ -18,7 +18,10 @@ def save(
     output: Annotated[Path, typer.Option("--output", help="The file, such as cup.cyctr.")],
     name: Annotated[str | None, typer.Option("--class", help="Which class, where the folder shows several.")] = None,
     tile: Annotated[
-        int | None, typer.Option("--tile", help="Cut a window of so many pixels around each object, as for segment --tile.")
+        int | None,
+        typer.Option(
+            "--tile", help="Of each image take the window of so many pixels that shows most of it, for segment --tile."
+        ),
     ] = None,
     model: Annotated[str, typer.Option("--model", help="The network whose input size it has.")] = "lite0",
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,

@@ -39,6 +39,8 @@ class CocoWriter:
         polygons: instead of RLE.
     """
 
+    shared: tuple[str, ...] = (ANNOTATIONS, RECORDS)
+
     def __init__(self, folder: Path, classes: Sequence[str], instances: bool, polygons: bool) -> None:
         self._folder, self._classes = folder, classes
         self._instances, self._polygons = instances, polygons

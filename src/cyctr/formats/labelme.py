@@ -15,6 +15,8 @@ _VERSION = "5.5.0"  # of LabelMe, whose fields these are
 class LabelmeWriter:
     """labels/KEY.json: a polygon for each connected region, its outer boundary. It cannot express holes: they are filled."""
 
+    shared: tuple[str, ...] = ()
+
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes
 

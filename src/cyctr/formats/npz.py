@@ -16,6 +16,8 @@ class ArrayWriter:
     was not; names (C,) text; confidences (C,) float32.
     """
 
+    shared: tuple[str, ...] = ()
+
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes
 

@@ -15,12 +15,15 @@ from cyctr.formats.writing import Found, Shared, by_class, check_key, file_names
 from cyctr.imaging import write_values
 from cyctr.words import one_line
 
+_NAMES, _PARTS = "classes.txt", "classes.json"
 MOST_CLASSES = 254
 """Of a PNG of class numbers: 0 is background and 255 ignored."""
 
 
 class MaskWriter:
     """masks/KEY.png: 255 where the class is, 0 elsewhere. For one class."""
+
+    shared: tuple[str, ...] = ()
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes
@@ -44,6 +47,8 @@ class NumberWriter:
     a file's name.
     """
 
+    shared: tuple[str, ...] = (_NAMES,)
+
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         if len(classes) > MOST_CLASSES:
             raise ConfigError(
@@ -53,7 +58,7 @@ class NumberWriter:
         self._folder, self._classes = folder, classes
         parts = file_names(classes)
         names = "".join(f"{_line(name, parts[name])}\n" for name in classes)
-        self._names = Shared(folder, "classes.txt", names, _only(names))
+        self._names = Shared(folder, _NAMES, names, _only(names))
         self._names.is_there()
 
     def write(self, key: str, image: Path | None, found: Sequence[Found]) -> list[str]:
@@ -81,11 +86,13 @@ class NumberWriter:
 class OverlapWriter:
     """masks/KEY.CLASS.png, 255 and 0, for each class, found or not; classes.json says which class each CLASS is."""
 
+    shared: tuple[str, ...] = (_PARTS,)
+
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes
         self._parts = file_names(classes)
         names = json.dumps({part: name for name, part in self._parts.items()}, indent=1) + "\n"
-        self._names = Shared(folder, "classes.json", names, _only(names))
+        self._names = Shared(folder, _PARTS, names, _only(names))
         self._names.is_there()
 
     def write(self, key: str, image: Path | None, found: Sequence[Found]) -> list[str]:

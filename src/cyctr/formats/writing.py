@@ -50,7 +50,13 @@ class Found:
 
 
 class Writer(Protocol):
-    """Writes the images of one run into one folder. One process at a time may write there; it may use many threads."""
+    """Writes the images of one run into one folder. One process at a time may write there; it may use many threads.
+
+    Attributes:
+        shared: files that belong to all images together, relative to the folder.
+    """
+
+    shared: tuple[str, ...]
 
     def write(self, key: str, image: Path | None, found: Sequence[Found]) -> list[str]:
         """Writes what was found in one image; the files it wrote, relative to the folder.

@@ -9,6 +9,7 @@ import numpy as np
 from cyctr.formats.contours import Ring, contours
 from cyctr.formats.writing import Found, Shared, by_class, check_key, is_there, save
 
+_DATA = "data.yaml"
 _NOTE = "# To learn from it, add: path, train and val, the folders of the images."
 
 
@@ -19,12 +20,12 @@ class YoloWriter:
     names the classes.
     """
 
+    shared: tuple[str, ...] = (_DATA,)
+
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes
         names = "".join(f"  {number}: {_quoted(name)}\n" for number, name in enumerate(classes))
-        self._names = Shared(
-            folder, "data.yaml", f"{_NOTE}\nnames:\n{names}", re.compile(rf"(?m)^names:\n{re.escape(names)}(?!  )")
-        )
+        self._names = Shared(folder, _DATA, f"{_NOTE}\nnames:\n{names}", re.compile(rf"(?m)^names:\n{re.escape(names)}(?!  )"))
         self._names.is_there()
 
     def write(self, key: str, image: Path | None, found: Sequence[Found]) -> list[str]:

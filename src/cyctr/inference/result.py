@@ -1,5 +1,6 @@
 """What a segmenter answers: masks at the size of the image they belong to, ready to be saved, shown and counted."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,11 +13,11 @@ from PIL import Image
 
 from cyctr.errors import DataError
 from cyctr.imaging import write_image, write_mask, write_values
-from cyctr.inference.cleaning import components
+from cyctr.inference.cleaning import clean, components
 from cyctr.visual.draw import COLOURS, Pixels, overlay, overlays
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Segmentation:
     """Where one class is in one image.
 
@@ -31,6 +32,11 @@ class Segmentation:
     mask: NDArray[np.bool_]
     confidence: float
     image: Pixels
+
+    def __repr__(self) -> str:
+        height, width = self.size
+        share = 100 * self.mask.mean()
+        return f"<Segmentation {height} x {width}: {share:.1f} % marked, confidence {self.confidence:.2f}>"
 
     @property
     def size(self) -> tuple[int, int]:
@@ -56,7 +62,7 @@ class Segmentation:
         return Image.fromarray(overlay(self.image, self.mask))
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ImageResult:
     """Where several classes are in one image.
 
@@ -64,11 +70,17 @@ class ImageResult:
         source: what was given: a path, or the pixels.
         place: its number among those given, from 0.
         classes: by name, in the order of the supports; their masks may overlap.
+        smallest: pixels of the smallest region that stays where classes may not overlap, and one takes a part of another.
     """
 
     source: Any
     place: int
     classes: Mapping[str, Segmentation]
+    smallest: int = 0
+
+    def __repr__(self) -> str:
+        named = isinstance(self.source, str | os.PathLike)
+        return f"<ImageResult {self.source if named else self.place}: {dict(self.classes)}>"
 
     @property
     def image(self) -> Pixels:
@@ -86,6 +98,9 @@ class ImageResult:
             wins = one.mask & (one.probability > best)
             found[wins] = number
             best[wins] = one.probability[wins]
+        for number in range(1, len(self.classes) + 1) if len(self.classes) > 1 else ():
+            own = found == number
+            found[own & ~clean(own, self.smallest)] = 0
         return found
 
     @cached_property

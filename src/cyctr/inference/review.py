@@ -8,10 +8,10 @@ from typing import Any
 from urllib.parse import quote
 
 from cyctr.errors import DataError
-from cyctr.inference.bulk import REVIEW
+from cyctr.inference.ledger import PAGE, REVIEW
 from cyctr.storage import write_atomically
 from cyctr.visual.draw import COLOURS
-from cyctr.visual.page import STYLE
+from cyctr.visual.page import GENERATOR, STYLE
 from cyctr.words import counted
 
 _STYLE = """
@@ -27,7 +27,7 @@ _DOUBTFUL = 0.8  # confidence of a clear case
 
 
 def write_review(folder: Path, records: Mapping[str, Record], classes: Sequence[str]) -> None:
-    """Writes folder/index.html from what a ledger knows, of all images whose thumbnails lie in folder/review."""
+    """Writes folder/index.html (`PAGE`) from what a ledger knows, of all images whose thumbnails lie in folder/review."""
     drawn = [(key, record) for key, record in records.items() if (folder / REVIEW / f"{key}.jpg").is_file()]
     shown = sorted(drawn, key=lambda one: (_doubt(one[1]), one[0]))
     legend = "".join(
@@ -36,19 +36,19 @@ def write_review(folder: Path, records: Mapping[str, Record], classes: Sequence[
     )
     body = [
         f"<h1>{counted(len(shown), 'image')}</h1>",
-        f"<p>The least certain first. The bar says how sure it is that the class is there, or is not. {legend}</p>",
+        f"<p>The least certain first. The longer the bar, the surer it is that the class is there. {legend}</p>",
         '<input type="checkbox" id="doubtful"><label for="doubtful">only doubtful ones</label>&emsp;',
         '<input type="checkbox" id="absent"><label for="absent">hide images without any class</label>',
         "<main>",
         *(_figure(key, record, classes) for key, record in shown),
         "</main>",
     ]
-    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>cyctr: review</title>'
+    head = f'<meta charset="utf-8">{GENERATOR}<meta name="viewport" content="width=device-width"><title>cyctr: review</title>'
     page = f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}{_STYLE}</style></head><body>\n' + "\n".join(body)
     try:
-        write_atomically(folder / "index.html", f"{page}\n</body></html>\n".encode("utf-8", "backslashreplace"))
+        write_atomically(folder / PAGE, f"{page}\n</body></html>\n".encode("utf-8", "backslashreplace"))
     except OSError as error:
-        raise DataError(f"{folder / 'index.html'}: cannot be written ({error.strerror}); choose another --output") from error
+        raise DataError(f"{folder / PAGE}: cannot be written ({error.strerror}); choose another --output") from error
 
 
 def _doubt(record: Record) -> float:

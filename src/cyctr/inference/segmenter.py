@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
@@ -55,6 +55,7 @@ class Settings(TypedDict, total=False):
     smallest: int
     fill_holes: bool
     votes: float | None
+    drop_absent: bool
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class _Plan:
         fill_holes: what a region encloses belongs to it.
         votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone; None is what the support
             suggests.
+        drop_absent: the mask is empty where the class is probably not in the image at all.
     """
 
     threshold: float = 0.5
@@ -81,6 +83,7 @@ class _Plan:
     smallest: int = 0
     fill_holes: bool = False
     votes: float | None = None
+    drop_absent: bool = False
 
     def __post_init__(self) -> None:
         _check_number("threshold", self.threshold)
@@ -88,6 +91,9 @@ class _Plan:
             raise ConfigError(f"threshold is {self.threshold}; expected a probability between 0 and 1")
         for name in ("overlap", "smallest", *(() if self.votes is None else ("votes",))):
             _check_number(name, getattr(self, name))
+        for name in ("flip", "fill_holes", "drop_absent"):
+            if not isinstance(getattr(self, name), bool | np.bool_):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; expected True or False")
         check_tile(self.tile)
         if not 0 <= self.overlap <= 0.9:
             raise ConfigError(f"overlap is {self.overlap}; expected a share of the tile from 0 to 0.9")
@@ -135,6 +141,8 @@ class Segmenter:
             raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
         self.device = choose_device(str(device))
         self.half = self.device.type == "cuda" if precision == "auto" else precision == "bfloat16"
+        if isinstance(size, bool) or not isinstance(size, int) or not 64 <= size <= 4096:
+            raise ConfigError(f"size is {size!r}; expected 64 to 4096 pixels, best what the network was trained on")
         self.name, self.input = name, InputConfig(size)
         self.digest = _digest(model)
         self.model = model.accelerate().to(self.device)
@@ -158,6 +166,8 @@ class Segmenter:
             size: of what the network sees; by default what it was trained on.
             progress: told the bytes that have arrived, of how many, while a backbone is fetched.
         """
+        if name is not None and not isinstance(name, str | os.PathLike):
+            raise ConfigError(f"name is {name!r}; expected {' or '.join(pretrained.NAMES)}, or the path of a checkpoint")
         path = pretrained.find(pretrained.DEFAULT if name is None else str(name))
         device = choose_device(str(device))
         config, _ = describe_checkpoint(path)
@@ -165,7 +175,7 @@ class Segmenter:
         if entry is not None and cache.cached(entry) is None:
             cache.get(entry, lambda done: progress(done, entry.size) if progress else None)
         model, _ = load_checkpoint(path)
-        return cls(model, size or config.training.augmentation.size, device, precision, path.stem)
+        return cls(model, config.training.augmentation.size if size is None else size, device, precision, path.stem)
 
     def encode_support(
         self,
@@ -186,11 +196,15 @@ class Segmenter:
             tile: cut a window of so many pixels around the object from each: for queries that are looked at in such tiles.
         """
         check_tile(tile)
+        if not isinstance(name, str) or not name:
+            raise ConfigError(f"name is {name!r}; expected that of the class, such as 'cup'")
         images, masks = _listed(images), _listed(masks)
         if not images or len(images) != len(masks):
             raise DataError(f"{len(images)} images and {len(masks)} masks; expected one mask for each of one or more images")
         fitted = [self._shot(*pair, place, class_id, tile) for place, pair in enumerate(zip(images, masks, strict=True))]
-        return self._encoded(name, torch.stack([one for one, _ in fitted]), torch.stack([one for _, one in fitted]), tile)
+        labels = torch.stack([one for _, one in fitted])
+        _warn_of_full(name, labels, tile)
+        return self._encoded(name, torch.stack([one for one, _ in fitted]), labels, tile)
 
     def load_support(self, path: str | Path) -> EncodedSupport:
         """The support of a file that `EncodedSupport.save` wrote, encoded for this network."""
@@ -226,7 +240,8 @@ class Segmenter:
             batch: how many are looked at together; by default as suits the device.
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
-                pixels), fill_holes (False), votes (of plain matching; as the support suggests): see docs/segmenter.md.
+                pixels), fill_holes (False), votes (of plain matching; as the support suggests), drop_absent (False): see
+                docs/segmenter.md.
 
         Yields:
             a result at the image's own size.
@@ -272,7 +287,7 @@ class Segmenter:
         for (place, source, pixels), (probabilities, confidences) in zip(chunk, answers, strict=True):
             own = zip(supports, probabilities, confidences, strict=True)
             found = {name: _finished(pixels, probability, sure, plan) for name, probability, sure in own}
-            yield ImageResult(source, place, found)
+            yield ImageResult(source, place, found, plan.smallest)
 
     @torch.inference_mode()
     def _answers(
@@ -360,6 +375,19 @@ class Segmenter:
             raise DataError(f"a support is {type(support).__name__}; expected what encode_support gives")
         if support.model != self.digest:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it anew")
+
+
+def _warn_of_full(name: str, labels: Tensor, tile: int | None) -> None:
+    """Warns where all of an image is marked: nothing shows then what is not of the class."""
+    full = [place for place, label in enumerate(labels, 1) if not bool((label == 0).any())]
+    remedy = "mark the object alone" if tile is None else f"mark the object alone, or take a larger tile than {tile}"
+    if full:
+        which = f"mask {full[0]}" + (f" and {len(full) - 1} more" if len(full) > 1 else "")
+        warnings.warn(
+            f"support {name!r}: {which} of {len(labels)} leaves no background, so that all of an image may be taken for it; "
+            f"{remedy}",
+            stacklevel=3,
+        )
 
 
 def _by_name(supports: object) -> dict[str, EncodedSupport]:
@@ -485,7 +513,8 @@ def _resemblance(prediction: Prediction, number: int, view: _View, config: Input
 
 def _finished(image: Pixels, probability: NDArray[np.float32], sure: float, plan: _Plan) -> Segmentation:
     mask = clean(probability > plan.threshold, plan.smallest, plan.fill_holes)
-    return Segmentation(probability, mask, sure, image)
+    found = Segmentation(probability, mask, sure, image)
+    return replace(found, mask=np.zeros_like(mask)) if plan.drop_absent and not found.present else found
 
 
 def _digest(model: CyCTR) -> str:

@@ -27,7 +27,7 @@ _MOST = 1000  # images in a file
 _LARGEST = 64 * 2**20  # bytes of one of them, unpacked
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class EncodedSupport:
     """What a segmenter knows of a class.
 
@@ -48,6 +48,10 @@ class EncodedSupport:
     model: str
     trust: float = 1.0
     tile: int | None = None
+
+    def __repr__(self) -> str:
+        cut = "" if self.tile is None else f", in windows of {self.tile} pixels"
+        return f"<EncodedSupport {self.name!r}: {self.shots} labelled{cut}, trust {self.trust:.2f}>"
 
     @property
     def shots(self) -> int:

@@ -47,7 +47,7 @@ def _starts(length: int, side: int, overlap: float) -> list[int]:
 
 
 def around(label: NDArray[np.uint8], side: int | None) -> Window:
-    """The window of a side that holds most of what a label marks, in its middle as far as the image allows.
+    """The window of a side that holds most of what a label marks, with that in its middle as far as the image allows.
 
     Args:
         label: (H, W) 1 where the object is.
@@ -56,16 +56,27 @@ def around(label: NDArray[np.uint8], side: int | None) -> Window:
     size = (label.shape[0], label.shape[1])
     if side is None or max(size) <= side:
         return Window(0, 0, *size)
-    top, left = (_best(np.count_nonzero(label == 1, axis=1 - axis), min(side, size[axis])) for axis in (0, 1))
-    return Window(top, left, min(side, size[0]), min(side, size[1]))
+    height, width = min(side, size[0]), min(side, size[1])
+    held = _sums(_sums((label == 1).astype(np.int32), height).T, width).T  # pixels in the window that begins at each place
+    top, left = divmod(int(held.argmax()), held.shape[1])
+    inside = label[top : top + height, left : left + width] == 1
+    shifts = (_to_the_middle(inside.any(axis=1 - axis)) for axis in (0, 1))
+    limits = (size[0] - height, size[1] - width)
+    pairs = zip((top, left), shifts, limits, strict=True)
+    top, left = (min(max(start + shift, 0), most) for start, shift, most in pairs)
+    return Window(top, left, height, width)
 
 
-def _best(marked: NDArray[np.int64], side: int) -> int:
-    """The start of the stretch that holds most; of equal ones the middle."""
-    total = np.concatenate([[0], np.cumsum(marked)])
-    held = total[side:] - total[:-side]  # from each start
-    best = np.flatnonzero(held == held.max())
-    return int(best[len(best) // 2])
+def _sums(values: NDArray[np.int32], side: int) -> NDArray[np.int32]:
+    """The sums of each `side` rows that follow one another."""
+    total = np.cumsum(np.pad(values, ((1, 0), (0, 0))), axis=0, dtype=np.int32)
+    return total[side:] - total[:-side]
+
+
+def _to_the_middle(marked: NDArray[np.bool_]) -> int:
+    """How far a stretch must move to have what is marked in its middle; by no more than keeps all of it inside."""
+    places = np.flatnonzero(marked)
+    return int(places[0] + places[-1] + 1 - len(marked)) // 2 if len(places) else 0
 
 
 class Canvas:
