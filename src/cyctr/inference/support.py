@@ -18,11 +18,12 @@ from cyctr.errors import DataError
 from cyctr.storage import write_atomically
 from cyctr.types import Support
 from cyctr.visual.contact import tile
-from cyctr.visual.draw import Pixels, to_pixels
+from cyctr.visual.draw import PAPER, Pixels, to_pixels
 
 _FORMAT, _ABOUT = "cyctr-support-1", "about.json"
 _REMEDY = "save it again, or give a folder of labelled images, or a file that `cyctr support save` wrote"
 _TRUST = (0.5, 0.95)  # between which votes grow; chosen on the gallery and on held-out classes of PASCAL
+_GAP = 8  # pixels between pictures
 _MOST = 1000  # images in a file
 _LARGEST = 64 * 2**20  # bytes of one of them, unpacked
 
@@ -164,4 +165,5 @@ def pictured(stored: StoredSupport, side: int = 240) -> Pixels:
     tiles = [
         tile(to_pixels(image), (label == 1).numpy(), side) for image, label in zip(stored.images, stored.labels, strict=True)
     ]
-    return np.concatenate(tiles, 1)
+    gap = np.full((side, _GAP, 3), PAPER, np.uint8)
+    return np.concatenate([part for one in tiles for part in (gap, one)][1:], 1)

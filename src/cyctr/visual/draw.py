@@ -12,7 +12,7 @@ from cyctr.types import CycleState
 Pixels = NDArray[np.uint8]
 Colour = tuple[int, int, int]
 
-RED, BLUE, GREEN, GREY = (230, 57, 53), (33, 113, 214), (20, 160, 90), (150, 150, 150)
+RED, BLUE, GREEN, GREY = (230, 57, 53), (33, 113, 214), (20, 160, 90), (98, 103, 110)
 COLOURS = (RED, BLUE, GREEN, (245, 160, 0), (142, 68, 173), (0, 172, 193), (216, 27, 96), (124, 100, 60))
 """For classes, in this order, then again."""
 INK, MUTED, PAPER = (32, 36, 42), (90, 96, 104), (255, 255, 255)
