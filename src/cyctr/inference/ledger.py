@@ -115,7 +115,7 @@ class Ledger:
         if edited:
             name, number = next(iter(edited.values()))[0], counted(len(edited), "image")
             complain(
-                f"left as it was: {number} to be done again, of which {self.folder / name} was changed by hand; or use --force"
+                f"not done again: {number}, since {self.folder / name} was changed by hand; use --force to replace such files"
             )
         return [query for query in todo if query not in edited]
 
