@@ -14,6 +14,7 @@ import cyctr
 from cyctr import cli
 from cyctr.config import PAPER, BackboneConfig
 from cyctr.data.gallery import PLANS
+from cyctr.inference.showcase import is_page
 from cyctr.model import build
 from cyctr.weights import CATALOGUE
 
@@ -195,6 +196,7 @@ def test_the_demo_prints_every_class_and_writes_a_page_and_a_picture(run, networ
     with Image.open(folder / "demo.png") as picture:
         low, high = picture.convert("L").getextrema()
     assert low < high
+    assert is_page(folder / "index.html") and not is_page(folder / "demo.png") and not is_page(folder)
 
 
 @pytest.mark.parametrize("name", ["index.html", "demo.png"])

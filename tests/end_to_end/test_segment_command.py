@@ -583,6 +583,13 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(what, segment, tmp
     assert results(tmp_path / "out") == results(tmp_path / "whole")
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_result_that_may_not_be_read_again_is_one_line(segment, tmp_path, queries):
+    well(segment())
+    (tmp_path / "out" / "predictions.json").chmod(0)
+    assert_one_line(segment(), "predictions.json: cannot be read (Permission denied)")
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_may_not_be_written_is_one_line(segment, tmp_path, queries):
     (tmp_path / "out").mkdir(mode=0o500)
@@ -755,11 +762,9 @@ def test_queries_may_be_as_many_files_as_a_shell_names(run, tmp_path, queries, d
 
 
 def test_labelled_images_that_are_all_there_is_are_said_to_be_no_queries(segment, tmp_path, disc):
-    assert_one_line(
-        segment(query=disc), "disc: no images to segment, since", "belong to the supports or the results; give others"
-    )
+    assert_one_line(segment(query=disc), "disc: no images to segment, but", "of the supports or the results; give others")
     first = next(disc.glob("*0.png"))
-    assert_one_line(segment(query=first), f"{first.name}: no images to segment, since 1 image there")
+    assert_one_line(segment(query=first), f"{first.name}: no images to segment, but 1 image of the supports")
 
 
 def test_with_drop_absent_nothing_is_marked_where_a_class_is_probably_not_there(segment, tmp_path, queries):

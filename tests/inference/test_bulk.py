@@ -142,7 +142,7 @@ def test_what_is_passed_over_is_not_found(tmp_path):
     touch(tmp_path / "q", "a.jpg", "b.jpg", "out/c.jpg", "out/deep/d.jpg")
     (tmp_path / "alias").symlink_to(tmp_path / "q" / "out")
     assert keys(find_queries([tmp_path / "q"], [tmp_path / "alias", tmp_path / "q" / "b.jpg"])) == ["a"]
-    with pytest.raises(DataError, match=r"q: no images to segment, since 2 images there belong to the supports or the results"):
+    with pytest.raises(DataError, match=r"q: no images to segment, but 2 images of the supports or the results"):
         find_queries([tmp_path / "q"], [tmp_path / "q" / "out", tmp_path / "q" / "a.jpg", tmp_path / "q" / "b.jpg"])
 
 

@@ -20,30 +20,22 @@ def demo(
     Prints the IoU where truth is known, and writes OUTPUT/index.html: support, query, mask and cycle map of each class.
     """
     from cyctr.imaging import write_image
-    from cyctr.inference.showcase import draw_sheet, show, table, write_page
+    from cyctr.inference.showcase import draw_sheet, is_page, show, table, write_page
 
-    _check_output(output)
+    page, sheet = output / "index.html", output / "demo.png"
     try:
         output.mkdir(parents=True, exist_ok=True)
+        others = [] if is_page(page) else [path for path in (page, sheet) if path.exists()]
     except OSError as error:
         raise DataError(f"{output}: cannot be made ({error.strerror}); choose another --output") from error
     if not os.access(output, os.W_OK):
         raise DataError(f"{output}: cannot be written; choose another --output")
+    if others:
+        raise ConfigError(f"{others[0]}: is not of an earlier demo, and would be replaced; choose another --output")
     with options.progress_bars("fetching the backbone", "segmenting 12 classes") as (fetching, segmenting):
         segmenter = options.open_segmenter(model, device, "auto", fetching)
         shown = show(segmenter, segmenting)
     options.print_table(table(shown))
-    write_page(output / "index.html", shown, segmenter.name)
-    write_image(output / "demo.png", draw_sheet(shown, "A few labelled (red), the rest segmented (green)", "", across=6))
-    print(f"\nlook at {output / 'index.html'}")
-
-
-def _check_output(output: Path) -> None:
-    """Refuses to replace what no demonstration has written."""
-    from cyctr.visual.page import GENERATOR
-
-    page, sheet = output / "index.html", output / "demo.png"
-    ours = page.is_file() and GENERATOR.encode() in page.read_bytes()[:1000]
-    for path in (page, sheet):
-        if path.exists() and not ours:
-            raise ConfigError(f"{path}: is not of an earlier demo, and would be replaced; choose another --output")
+    write_page(page, shown, segmenter.name)
+    write_image(sheet, draw_sheet(shown, "A few labelled (red), the rest segmented (green)", "", across=6))
+    print(f"\nlook at {page}")

@@ -20,7 +20,7 @@ def save(
     tile: Annotated[
         int | None,
         typer.Option(
-            "--tile", help="Of each image take the window of so many pixels that shows most of it, for segment --tile."
+            "--tile", help="Of each image take the window of so many pixels that shows most of the object, for segment --tile."
         ),
     ] = None,
     model: Annotated[str, typer.Option("--model", help="The network whose input size it has.")] = "lite0",

@@ -150,8 +150,8 @@ class Ledger:
     def add(self, key: str, record: dict[str, Any], stamp: Stamp) -> None:
         """Remembers an image whose files are written."""
         own = [name for name in record["files"] if name not in self.shared]
+        digests = {name: _digest(self.folder / name) for name in own if (self.folder / name).is_file()}
         try:
-            digests = {name: _digest(self.folder / name) for name in own if (self.folder / name).is_file()}
             with (self.folder / _RECORDS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps([key, record, stamp, digests]) + "\n")
         except OSError as error:
@@ -191,12 +191,8 @@ class Ledger:
         """Removes what earlier runs have written, and nothing else."""
         of_images = [name for key, record in self.records.items() for name in (*record["files"], *_pictures(key))]
         try:
-            for name in (
-                *of_images,
-                *map(_inside, self.shared),
-                _SHARED,
-                _RECORDS,
-            ):  # the records last: until then the earlier run could go on
+            # the records last: until then the earlier run could go on
+            for name in (*of_images, *map(_inside, self.shared), _SHARED, _RECORDS):
                 (self.folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise DataError(f"{self.folder / name}: cannot be removed ({error.strerror}); choose another --output") from error
@@ -246,8 +242,11 @@ def _inside(name: str) -> str:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); allow it, or choose another --output") from error
 
 
 def _listed(folder: Path) -> list[Path]:

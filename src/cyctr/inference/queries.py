@@ -84,7 +84,7 @@ class _Aside:
         """Why there is nothing to segment."""
         if self.taken:
             number = counted(len(self.taken), "image")
-            return f"no images to segment, since {number} there belong to the supports or the results; give others"
+            return f"no images to segment, but {number} of the supports or the results; give others"
         if self.earlier:
             return f"no images to segment, but results of an earlier run ({self.earlier[0]}); give others"
         others = f", and {counted(len(self.unread), 'photo')} of other kinds ({self.unread[0].name})" if self.unread else ""

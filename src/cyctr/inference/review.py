@@ -11,7 +11,7 @@ from cyctr.errors import DataError
 from cyctr.inference.ledger import PAGE, REVIEW
 from cyctr.storage import write_atomically
 from cyctr.visual.draw import COLOURS
-from cyctr.visual.page import GENERATOR, STYLE
+from cyctr.visual.page import STYLE
 from cyctr.words import counted
 
 _STYLE = """
@@ -43,7 +43,7 @@ def write_review(folder: Path, records: Mapping[str, Record], classes: Sequence[
         *(_figure(key, record, classes) for key, record in shown),
         "</main>",
     ]
-    head = f'<meta charset="utf-8">{GENERATOR}<meta name="viewport" content="width=device-width"><title>cyctr: review</title>'
+    head = '<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>cyctr: review</title>'
     page = f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}{_STYLE}</style></head><body>\n' + "\n".join(body)
     try:
         write_atomically(folder / PAGE, f"{page}\n</body></html>\n".encode("utf-8", "backslashreplace"))

@@ -20,6 +20,7 @@ from cyctr.visual.draw import BLUE, GREEN, RED, Pixels
 from cyctr.visual.page import Section, page
 
 _SIDE = 230
+_TITLE = "cyctr: a few labelled, the rest segmented"
 _LEAD = (
     "Each class was shown to the network by a few labelled crops (red) and looked for in other crops (green; truth blue). "
     "It has never seen these classes, and nothing was trained."
@@ -90,11 +91,18 @@ def table(shown: Sequence[Shown]) -> list[list[str]]:
 def write_page(path: Path, shown: Sequence[Shown], name: str) -> None:
     """Writes the page of it, pictures inside; what is there is replaced."""
     sections = [Section(f"{one.scene.title}: IoU {100 * one.iou:.0f} %", _words(one), _blocks(one)) for one in shown]
-    title = f"cyctr: a few labelled, the rest segmented ({name})"
     try:
-        write_atomically(path, page(title, f"{_LEAD} {_NOTE}", [table(shown)], sections).encode())
+        write_atomically(path, page(f"{_TITLE} ({name})", f"{_LEAD} {_NOTE}", [table(shown)], sections).encode())
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+
+
+def is_page(path: Path) -> bool:
+    """Whether `write_page` has written a file."""
+    try:
+        return path.is_file() and f"<title>{_TITLE}".encode() in path.read_bytes()
+    except OSError:
+        return False
 
 
 def draw_sheet(shown: Sequence[Shown], title: str, footer: str, across: int = 6) -> Pixels:

@@ -10,8 +10,6 @@ from PIL import Image
 
 from cyctr.visual.contact import Block
 
-GENERATOR = '<meta name="generator" content="cyctr">'
-"""By which a page of ours is known again."""
 STYLE = """
 :root { color-scheme: light; }
 body { font: 15px/1.5 system-ui, sans-serif; color: #20242a; max-width: 1180px; margin: 2.5rem auto; padding: 0 1.5rem; }
@@ -48,8 +46,7 @@ def page(title: str, lead: str, tables: Sequence[Sequence[Sequence[str]]], secti
         body += [f"<h2>{html.escape(section.heading)}</h2>", f"<p>{html.escape(section.text)}</p>", '<div class="episodes">']
         body += [_figure(block) for block in section.blocks]
         body.append("</div>")
-    metadata = f'<meta charset="utf-8">{GENERATOR}<meta name="viewport" content="width=device-width">'
-    head = f"{metadata}<title>{html.escape(title)}</title>"
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{html.escape(title)}</title>'
     return (
         f'<!doctype html><html lang="en"><head>{head}<style>{STYLE}</style></head><body>\n'
         + "\n".join(body)
