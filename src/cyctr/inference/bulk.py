@@ -70,9 +70,8 @@ def segment_folder(
     """
     stamps = [ledger.stamp(query) for query in queries]  # before they are read: what changes meanwhile is done again
     problems: dict[str, str] = {}
-    drawn_alone = {
-        query.key for query in queries if ledger.written(query, writer)
-    }  # their masks stay: somebody may have mended them
+    # of these only pictures are missing: their masks stay, since somebody may have mended them
+    drawn_alone = {query.key for query in queries if ledger.written(query, writer)}
     for query in queries:
         if query.key not in drawn_alone:
             ledger.records.pop(query.key, None)
@@ -95,7 +94,7 @@ def segment_folder(
             complain(result.place, error)
         else:
             if query.key not in drawn_alone:
-                shown = [name for name in files if name not in writer.shared] or list(writer.shared[:1])  # of all images
+                shown = [name for name in files if name not in writer.shared] or list(writer.shared[:1])  # one for all
                 ledger.add(query.key, _record(query, result, masks, shown), stamps[result.place])
             on_image(query, None)
     return problems

@@ -34,7 +34,7 @@ def find_queries(
     Args:
         given: files and folders.
         passed_over: files, and folders of which nothing is taken: where results go, where supports lie.
-        complain: told of photographs of kinds that are not read, in a line.
+        complain: told of photographs of kinds that are not read, and of results of earlier runs, in a line each.
     """
     aside = _Aside()
     left_out = {os.path.realpath(path) for path in passed_over}
@@ -141,7 +141,7 @@ def _keys(names: Sequence[str]) -> list[str]:
 
 def apart(keys: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
     """Keys with a number behind those that are taken, or have come before."""
-    used, apart = set(map(_folded, taken)), []
+    used, found = set(map(_folded, taken)), []
     numbers: Counter[str] = Counter()
     for key in keys:
         free = key
@@ -149,8 +149,8 @@ def apart(keys: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
             numbers[key] += 1
             free = f"{key}-{numbers[key] + 1}"
         used.add(_folded(free))
-        apart.append(free)
-    return apart
+        found.append(free)
+    return found
 
 
 def _folded(key: str) -> str:

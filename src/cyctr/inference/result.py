@@ -98,9 +98,10 @@ class ImageResult:
             wins = one.mask & (one.probability > best)
             found[wins] = number
             best[wins] = one.probability[wins]
-        for number in range(1, len(self.classes) + 1) if len(self.classes) > 1 else ():
-            own = found == number
-            found[own & ~clean(own, self.smallest)] = 0
+        if self.smallest > 1 and len(self.classes) > 1:
+            for number in range(1, len(self.classes) + 1):
+                own = found == number
+                found[own & ~clean(own, self.smallest)] = 0
         return found
 
     @cached_property
