@@ -114,12 +114,12 @@ class Network:
         return round(resemblance(probability, similarity), 5), round(float(sharpness), 5)
 
 
-def maps(prediction: Prediction, size: tuple[int, int], config: InputConfig) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def maps(prediction: Prediction, size: tuple[int, int], config: InputConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Probability and similarity at the query's own size."""
     assert prediction.similarity is not None
     logits = restore(prediction.logits[0].float(), size, config)
     similarity = restore(prediction.similarity[:1].float(), size, config)
-    return logits.softmax(0)[1].cpu().numpy(), similarity[0].cpu().numpy()
+    return logits.softmax(0)[1], similarity[0]
 
 
 def ask_classes(

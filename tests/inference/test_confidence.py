@@ -3,15 +3,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from cyctr.errors import DataError
-from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, Calibration, resemblance
-from cyctr.inference.confidence import confidence as of_resemblance
+from cyctr.inference import confidence as confidences
+from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, Calibration
 from cyctr.weights import CATALOGUE
 
 
+def resemblance(probability, similarity):
+    return confidences.resemblance(torch.from_numpy(probability), torch.from_numpy(similarity))
+
+
 def confidence(probability, similarity, shots, calibration):
-    return of_resemblance(resemblance(probability, similarity), shots, calibration)
+    return confidences.confidence(resemblance(probability, similarity), shots, calibration)
 
 
 ANY = Calibration(bias=-4.0, slope=10.0, per_log_shot=-1.0)

@@ -9,8 +9,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-from numpy.typing import NDArray
+import torch
+from torch import Tensor
 
 from cyctr.errors import DataError
 
@@ -61,7 +61,7 @@ def confidence(resemblance: float, shots: int, calibration: Calibration) -> floa
     return 0.5 * (1 + math.tanh(odds / 2))  # the logistic function, which cannot overflow
 
 
-def resemblance(probability: NDArray[np.float32], similarity: NDArray[np.float32]) -> float:
+def resemblance(probability: Tensor, similarity: Tensor) -> float:
     """How similar the most similar tenth of the answer is, at least, to what the support marks.
 
     Args:
@@ -71,7 +71,10 @@ def resemblance(probability: NDArray[np.float32], similarity: NDArray[np.float32
     Returns:
         A cosine in [-1, 1].
     """
-    if probability.shape != similarity.shape or probability.size == 0:
-        raise DataError(f"probability is {probability.shape}, similarity {similarity.shape}; expected two maps of one size")
-    answer = similarity[probability >= _PEAK_SHARE * probability.max()]  # never empty, whatever the mask is
-    return float(np.quantile(answer, 1 - _BEST_SHARE))
+    if probability.shape != similarity.shape or probability.numel() == 0:
+        shapes = f"probability is {tuple(probability.shape)}, similarity {tuple(similarity.shape)}"
+        raise DataError(f"{shapes}; expected two maps of one size")
+    answer = similarity[probability >= _PEAK_SHARE * probability.amax()]  # never empty, whatever the mask is
+    place = _BEST_SHARE * (len(answer) - 1)  # from the top, between two of them: torch.quantile takes no large maps
+    best = answer.float().topk(math.ceil(place) + 1).values[math.floor(place) :]
+    return float(torch.lerp(best[0], best[-1], place % 1))

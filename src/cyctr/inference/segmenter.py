@@ -5,7 +5,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -40,7 +40,7 @@ T = TypeVar("T")
 Complain = Callable[[int, DataError], None]
 Resemblance = dict[Window, list[float]]
 _BATCH = {"cuda": 16, "cpu": 1}  # together they are no faster on a CPU
-_READERS = 4
+_READERS = 8  # threads that read images and fit them
 _TRIED = 5  # labelled images on which the network is tried
 
 
@@ -273,7 +273,7 @@ class Segmenter:
         with ThreadPoolExecutor(_READERS) as readers:
             ahead = _read_ahead(readers, images, 2 * batch, complain)
             for chunk in _batched(ahead, batch):
-                yield from self._results(chunk, supports, plan, batch)
+                yield from self._results(chunk, supports, plan, batch, readers)
 
     def _results(
         self,
@@ -281,9 +281,10 @@ class Segmenter:
         supports: Mapping[str, EncodedSupport],
         plan: _Plan,
         batch: int,
+        workers: Executor,
     ) -> Iterator[ImageResult]:
         """The results of images that are looked at together; nothing of them is kept while the next are looked at."""
-        answers = self._answers([pixels for _, _, pixels in chunk], supports, plan, batch)
+        answers = self._answers([pixels for _, _, pixels in chunk], supports, plan, batch, workers)
         for (place, source, pixels), (probabilities, confidences) in zip(chunk, answers, strict=True):
             own = zip(supports, probabilities, confidences, strict=True)
             found = {name: _finished(pixels, probability, sure, plan) for name, probability, sure in own}
@@ -291,7 +292,7 @@ class Segmenter:
 
     @torch.inference_mode()
     def _answers(
-        self, images: Sequence[Pixels], supports: Mapping[str, EncodedSupport], plan: _Plan, batch: int
+        self, images: Sequence[Pixels], supports: Mapping[str, EncodedSupport], plan: _Plan, batch: int, workers: Executor
     ) -> Iterator[tuple[list[NDArray[np.float32]], list[float]]]:
         """For each image, of each class: (H, W) probability, and the confidence that it is there."""
         sizes = [(image.shape[0], image.shape[1]) for image in images]
@@ -301,7 +302,8 @@ class Segmenter:
         for group in _batched(views, batch):
             for part in _of_one_scale(group):
                 config = InputConfig(_scaled(self.input.size, part[0][1].scale))
-                inputs = torch.stack([_seen(images[place], view, config) for place, view in part]).to(self.device)
+                seen_there = workers.map(lambda one, config=config: _seen(images[one[0]], one[1], config), part)
+                inputs = torch.stack(list(seen_there)).to(self.device)
                 predictions = list(self._predictions(inputs, supports))
                 pairs = zip(predictions, supports.values(), strict=True)
                 blended = [self.blended(prediction, support, plan.votes) for prediction, support in pairs]
@@ -506,9 +508,8 @@ def _resemblance(prediction: Prediction, number: int, view: _View, config: Input
     """How much the answer for one of several inputs is like what the support marks."""
     height, width = content_size((view.window.height, view.window.width), config)
     assert prediction.similarity is not None
-    maps = (prediction.probability[number], prediction.similarity[number])
-    probability, similarity = (values[:height, :width].float().cpu().numpy() for values in maps)
-    return resemblance(probability, similarity)
+    probability = Prediction(prediction.logits[number : number + 1]).probability[0]
+    return resemblance(probability[:height, :width], prediction.similarity[number, :height, :width])
 
 
 def _finished(image: Pixels, probability: NDArray[np.float32], sure: float, plan: _Plan) -> Segmentation:
