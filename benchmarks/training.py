@@ -21,7 +21,7 @@ from cyctr.data.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.engine.evaluate import environment, episodes_together, prepare
 from cyctr.engine.folder import RunFolder, random_state
-from cyctr.engine.methods import backbone_of
+from cyctr.engine.methods import with_weights
 from cyctr.engine.train import Options, Trainer
 from cyctr.evaluation.results import Results
 
@@ -130,7 +130,7 @@ def main() -> None:
     given = parser.parse_args()
     device = choose_device(given.device)
     config = preset(given.preset)
-    config = replace(config, model=replace(config.model, backbone=backbone_of(given.weights)))
+    config = with_weights(config, given.weights)
     changes = {"training.batch": str(given.batch), "training.rotate": "true", "training.augmentation.size": str(given.size)}
     config = parse(Config, config, changes | dict(text.split("=", 1) for text in given.settings))
     dataset = open_dataset(Path(given.data))

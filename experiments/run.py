@@ -36,7 +36,7 @@ from cyctr.devices import choose_device
 from cyctr.engine import session
 from cyctr.engine.evaluate import environment, episodes_together
 from cyctr.engine.folder import RunFolder
-from cyctr.engine.methods import backbone_of
+from cyctr.engine.methods import with_weights
 from cyctr.engine.train import Options, Trainer
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting
@@ -187,7 +187,7 @@ def configuration(row: dict[str, Any]) -> Config:
     """The config of a row."""
     config = preset(row.get("preset", "best"))
     if "weights" in row:
-        config = replace(config, model=replace(config.model, backbone=backbone_of(row["weights"])))
+        config = with_weights(config, row["weights"])
     return parse(Config, config, row.get("settings", {}))
 
 

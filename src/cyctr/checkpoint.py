@@ -1,6 +1,7 @@
 """Weights and config <-> one .safetensors file.
 
-The frozen backbone is not in it: it is the same for everyone and comes from `cyctr.weights`, as the config says.
+The frozen backbone is not in it: it is the same for everyone and comes from `cyctr.weights`, as the config says. What of it
+was tuned is.
 """
 
 import hashlib
@@ -16,6 +17,7 @@ from torch import Tensor
 from cyctr.config import BackboneConfig, Config, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
 from cyctr.model import Backbone, CyCTR
+from cyctr.model.tuning import SPECTRUM
 from cyctr.storage import write_atomically
 from cyctr.weights import load_model
 
@@ -68,7 +70,7 @@ def checkpoint_bytes(
     unknown = sorted(given.keys() - state.keys())
     if unknown:
         raise CheckpointError(f"weights has {unknown[0]!r}, which this network lacks; give weights of this network")
-    state = {name: value for name, value in {**state, **given}.items() if not name.startswith(_BACKBONE)}
+    state = {name: value for name, value in {**state, **given}.items() if not _frozen(name)}
     if not auxiliary:
         state = {name: value for name, value in state.items() if not name.startswith(_AUXILIARY)}
     if half:
@@ -95,7 +97,7 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
         raise CheckpointError(
             f"{path}: was trained on other backbone weights than {config.model.backbone.weights!r} gives here; restore those"
         )
-    expected = {name: value for name, value in model.state_dict().items() if not name.startswith(_BACKBONE)}
+    expected = {name: value for name, value in model.state_dict().items() if not _frozen(name)}
     if not any(name.startswith(_AUXILIARY) for name in state):  # left out: it has no part in an answer
         expected = {name: value for name, value in expected.items() if not name.startswith(_AUXILIARY)}
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
@@ -148,11 +150,16 @@ def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118, no mapping
 
 
+def _frozen(name: str) -> bool:
+    """Whether a tensor of a network is the same for everyone."""
+    return name.startswith(_BACKBONE) and not name.endswith(SPECTRUM)
+
+
 def weights_digest(backbone: Backbone) -> str:
     """A checksum of the frozen weights, by which a checkpoint knows its backbone."""
     total = hashlib.sha256()
     for name, value in sorted(backbone.state_dict().items()):
-        if value.is_floating_point():
+        if _frozen(_BACKBONE + name) and value.is_floating_point():
             total.update(name.encode())
             total.update(value.detach().cpu().float().contiguous().numpy().tobytes())
     return total.hexdigest()

@@ -68,6 +68,7 @@ class BackboneConfig:
     std: tuple[float, float, float] | None = setting(None, "RGB standard deviation; default: timm's")
     scale: tuple[float, float, float] | None = setting(None, "factors of the three taps, so that features are about 1 in size")
     offset: int | None = setting(None, "pixels, right and down, from where a cell sits to what it speaks of; default: 0")
+    tuned: bool = setting(False, "ours: the singular values of its convolutions learn, all else of it stays frozen")
 
     def __post_init__(self) -> None:
         _require(bool(self.name), "backbone.name", self.name, "the name of a timm network, such as 'resnet50'")
@@ -229,6 +230,7 @@ class OptimizerConfig:
     poly_power: float = setting(0.9, "exponent of the polynomial decay")
     transformer_rate: float = setting(1e-4, "AdamW learning rate of the transformer")
     transformer_decay: float = setting(1e-2, "AdamW weight decay of the transformer")
+    backbone_rate: float = setting(1e-3, "ours: AdamW learning rate of a tuned backbone; falls like the convolutions'")
     transformer_falls: bool = setting(False, "ours: the transformer's rate falls like that of the convolutions")
     decay_biases: bool = setting(True, "release: AdamW leaves biases and norms undecayed")
     warm_up: float = setting(0.0, "ours: share of the schedule over which the rates rise")
@@ -418,7 +420,7 @@ BEST = Config(
     model=replace(
         PAPER.model,
         reduction_dropout=0.5,
-        backbone=BackboneConfig("resnet50", "resnet50-keras", offset=6),
+        backbone=BackboneConfig("resnet50", "resnet50-keras", offset=6, tuned=True),
         prior=PriorConfig(votes=("mid", "high")),
         encoder=EncoderConfig(matching="cosine"),
     ),

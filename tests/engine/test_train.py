@@ -56,6 +56,7 @@ VARIANTS = {
         optimizer=replace(RELEASED.optimizer, rate_multiplier=1.0),
         training=SMALL.training,
     ),
+    "tuned": changed(SMALL, model={"backbone": BackboneConfig("tiny", tuned=True)}),
     "rotated": changed(SMALL, training={"rotate": True}),
     "two shots": changed(SMALL, training={"shots": 2}),
     "two shots, rotated": changed(SMALL, training={"shots": 2, "rotate": True, "batch": 3, "episodes": 18}),
@@ -308,7 +309,7 @@ def test_a_resumed_run_says_how_often_it_was_resumed(tmp_path):
     assert before["data"]["test"] == ["texture-000", "texture-001"]
 
 
-@pytest.mark.parametrize("config", [VARIANTS["rotated"], VARIANTS["two shots"]], ids=["rotated", "two shots"])
+@pytest.mark.parametrize("config", [VARIANTS[name] for name in ("rotated", "two shots", "tuned")])
 def test_a_step_in_parts_has_the_gradients_of_the_whole_step(config, tmp_path):
     found = {}
     for parts in (1, 2):

@@ -146,10 +146,8 @@ def train(
 
 def _config(preset: str | None, weights: str | None, changes: Mapping[str, str], resumed: "RunFolder | None") -> "Config":
     """What the options ask for; they change a preset, or the settings of the run that is resumed."""
-    from dataclasses import replace
-
     from cyctr import config as configs
-    from cyctr.engine.methods import backbone_of
+    from cyctr.engine.methods import with_weights
 
     if resumed is not None and preset is None:
         base = resumed.settings()
@@ -158,7 +156,7 @@ def _config(preset: str | None, weights: str | None, changes: Mapping[str, str],
         if weights is None and base.model.backbone.weights is None:
             weights = _WEIGHTS
     if weights is not None:
-        base = replace(base, model=replace(base.model, backbone=backbone_of(weights)))
+        base = with_weights(base, weights)
     return configs.parse(configs.Config, base, changes)
 
 

@@ -1,7 +1,7 @@
 """Training in one call: what `cyctr train` does, without its words."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from cyctr.data.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.engine import session
 from cyctr.engine.folder import LAST, RunFolder
-from cyctr.engine.methods import backbone_of
+from cyctr.engine.methods import with_weights
 from cyctr.engine.session import OnRecord
 from cyctr.engine.train import Options, Trainer
 from cyctr.errors import ConfigError
@@ -57,7 +57,7 @@ def train(
     if config is None:
         config = folder.settings() if resume else preset("best")
     if weights is not None:
-        config = replace(config, model=replace(config.model, backbone=backbone_of(weights)))
+        config = with_weights(config, weights)
     if isinstance(data, Dataset):
         if test_classes is not None:
             raise ConfigError("test_classes is given, but the dataset is open already; give them to open_dataset")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
-from cyctr.config import BackboneConfig, to_dict
+from cyctr.config import BackboneConfig, Config, to_dict
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.methods import REFERENCES, check_reference, reference
@@ -136,6 +136,12 @@ def backbone_of(weights: str) -> BackboneConfig:
     if weights == "tiny":
         return BackboneConfig("tiny")
     raise ConfigError(f"weights is {weights!r}; expected a name of `cyctr weights list`: {', '.join(CATALOGUE)}")
+
+
+def with_weights(config: Config, weights: str) -> Config:
+    """The same network and recipe on another backbone, that of weights of the catalogue; tuned where the other was."""
+    backbone = replace(backbone_of(weights), tuned=config.model.backbone.tuned)
+    return replace(config, model=replace(config.model, backbone=backbone))
 
 
 def _from_checkpoint(name: str) -> tuple[nn.Module, dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""How weights move: an optimizer for the convolutions, one for the transformer, their schedule, and the moving average."""
+"""How weights move: optimizers of convolutions, transformer and backbone, their schedule, and the moving average."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -26,12 +26,16 @@ class Optimization:
         self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
         inside = model.config.mixer == "transformer"
         transformer = {name for name in self.weights if inside and name.startswith("mixer.")}
+        tuned = {name for name in self.weights if name.startswith("backbone.")}
         self._optimizers: dict[str, torch.optim.Optimizer] = {
-            "convolutions": self._convolutions({n: w for n, w in self.weights.items() if n not in transformer}),
+            "convolutions": self._convolutions({n: w for n, w in self.weights.items() if n not in transformer | tuned}),
         }
         if transformer:
             own = {name: self.weights[name] for name in self.weights if name in transformer}
             self._optimizers["transformer"] = self._adamw(own, config.transformer_rate, config.transformer_decay)
+        if tuned:
+            own = {name: self.weights[name] for name in self.weights if name in tuned}
+            self._optimizers["backbone"] = self._adamw(own, config.backbone_rate, 0.0)
         self._average = {name: value.detach().clone() for name, value in self.weights.items()} if config.average else {}
 
     @property
@@ -54,6 +58,7 @@ class Optimization:
         return {
             "convolutions": config.convolution_rate * config.rate_multiplier * rising * falling,
             "transformer": config.transformer_rate * rising * (falling if config.transformer_falls else 1.0),
+            "backbone": config.backbone_rate * rising * falling,
         }
 
     def step(self, number: int) -> None:

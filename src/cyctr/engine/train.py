@@ -33,7 +33,8 @@ from cyctr.errors import ConfigError
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting, differences
 from cyctr.losses import Losses, episode_loss
-from cyctr.model import CyCTR
+from cyctr.model import Backbone, CyCTR
+from cyctr.model.tuning import factorise
 from cyctr.seeding import Stream
 from cyctr.types import Episode, Features
 from cyctr.weights import load_backbone
@@ -124,7 +125,7 @@ class Trainer:
         groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
         self.validation = validation or self._open_validation(progress)
         self.model = build_network(config).to(device)
-        self.encoder = copy.deepcopy(self.model.backbone).accelerate()
+        self.encoder = copy.deepcopy(self.model.backbone).accelerate()  # as the backbone is at first, and for ever unless tuned
         store = store or self._open_store(index, labelled, progress)
         self.resident = isinstance(store, ResidentStore)
         self._new_regions: tuple[Regions, str] | None = None  # with the digest of what they depend on
@@ -136,11 +137,12 @@ class Trainer:
             self.optimization.restore(kept[0])
             self.step, self.validated, self.best = kept[1]
             self.seconds = max((line["seconds"] for line in folder.records() if line["step"] <= self.step), default=0.0)
-        self._encode: Callable[[Tensor], Features] = self.encoder
+        encoder = self._learning_backbone() if config.model.backbone.tuned else self.encoder
+        self._encode: Callable[[Tensor], Features] = encoder
         self._learn: Callable[..., Losses] = learn
         if self._compiles():
             self.episodes.compile()
-            self._encode = torch.compile(self.encoder, dynamic=False)
+            self._encode = torch.compile(encoder, dynamic=False)
             if config.model.sampling.training_scale == config.model.sampling.training_scale_many == (1.0, 1.0):
                 self._learn = torch.compile(learn, dynamic=False)  # a new number of tokens would be compiled anew
 
@@ -214,8 +216,12 @@ class Trainer:
 
     def method(self) -> NetworkMethod:
         """The weights to test, ready to answer; training goes on beside them."""
-        network = CyCTR(self.config.model, self.encoder).to(self.device)
-        network.load_state_dict(self.optimization.tested, strict=False)  # all but the backbone's
+        if self.config.model.backbone.tuned:
+            network = copy.deepcopy(self.model)
+        else:
+            network = CyCTR(self.config.model, self.encoder).to(self.device)
+        network.load_state_dict(self.optimization.tested, strict=False)  # all but what is frozen
+        network.backbone.accelerate()
         return NetworkMethod(network, self.device, self.options.half)
 
     def validate(self) -> dict[str, Any]:
@@ -240,6 +246,11 @@ class Trainer:
     def save(self, name: str = LAST) -> None:
         """Writes the network, ready for use."""
         self.folder.write(name, checkpoint_bytes(self.model, self.config, self.optimization.tested, data=self.data))
+
+    def _learning_backbone(self) -> Backbone:
+        """The network's own backbone, ready to learn."""
+        factorise(self.model.backbone)  # before anything is compiled
+        return self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def _labelled(self, index: Index) -> Sampler:
         """Draws episodes of the training classes."""

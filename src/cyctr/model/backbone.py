@@ -1,4 +1,4 @@
-"""Image -> Features: one adapter over timm's networks, frozen, at output stride 8."""
+"""Image -> Features: one adapter over timm's networks, frozen but for what is tuned, at output stride 8."""
 
 import copy
 import difflib
@@ -16,6 +16,7 @@ from cyctr.errors import ConfigError, WeightsError
 from cyctr.model.fusion import fold_batchnorms, use_depthwise, use_winograd
 from cyctr.model.grid import Grid
 from cyctr.model.tiny import TinyBody
+from cyctr.model.tuning import SPECTRUM, SpectralConv2d, settle, tune
 from cyctr.types import Features
 
 STRIDE = 8
@@ -27,8 +28,8 @@ _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Backbone(nn.Module):
     """A frozen ImageNet network that gives middle and high features on one grid.
 
-    Never trains: its parameters ask for no gradient, and it stays in evaluation mode, BatchNorms included, whatever
-    `train()` is called with. It normalises images itself.
+    Its weights never train: they ask for no gradient, and it stays in evaluation mode, BatchNorms included, whatever `train()`
+    is called with. Where `config.tuned`, the singular values of its convolutions do. It normalises images itself.
 
     Attributes:
         mid_channels: channels of `Features.mid`, the two middle taps joined.
@@ -46,6 +47,8 @@ class Backbone(nn.Module):
         if config.stride_in_1x1:
             _move_strides(self.body, config.name)
         self.requires_grad_(False).eval()
+        if config.tuned:
+            tune(self.body)
         levels = _probe(self.body, config.name)
         self.taps = config.taps or _default_taps(config.name, len(levels))
         if self.taps[2] >= len(levels):
@@ -63,7 +66,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Features:
         """Features of (B, 3, H, W) RGB images, uint8 or float in [0, 1]."""
-        with torch.no_grad():
+        with torch.set_grad_enabled(self.config.tuned and torch.is_grad_enabled()):
             if images.device.type == "cpu" and not torch.compiler.is_compiling():
                 pieces = images.split(max(1, _CHUNK_PIXELS // images[0, 0].numel()))
             else:
@@ -103,7 +106,7 @@ class Backbone(nn.Module):
         own = self.body.state_dict()
         joined = {name: name.replace("_", ".", 1) for name in own}  # timm joins stem.0 to stem_0
         flat = {name: other if name not in state and other in state else name for name, other in joined.items()}
-        needed = {name: flat[name] for name in own if not name.endswith("num_batches_tracked")}
+        needed = {name: flat[name] for name in own if not name.endswith(("num_batches_tracked", SPECTRUM))}
         missing = [there for there in needed.values() if there not in state]
         wrong = [there for here, there in needed.items() if there in state and state[there].shape != own[here].shape]
         shared = {name.partition(".")[0] for name in needed.values()}
@@ -117,6 +120,9 @@ class Backbone(nn.Module):
                     f"{self.config.name}: give the right file, or set backbone.name to its architecture"
                 )
         self.body.load_state_dict({here: state[there].float() for here, there in needed.items()}, strict=False)
+        for layer in self.body.modules():
+            if isinstance(layer, SpectralConv2d):
+                layer.forget()
         return self
 
     def accelerate(self) -> Self:
@@ -124,10 +130,11 @@ class Backbone(nn.Module):
 
         BatchNorms are folded into convolutions, memory is laid out channels last, wide 3x3 convolutions run by Winograd
         on the CPU, depthwise ones by a kernel of their own on a GPU. A network whose structure does not allow the folding
-        keeps its BatchNorms.
+        keeps its BatchNorms. What was tuned stays so, and learns no more.
         """
         if self.accelerated:
             return self
+        settle(self.body)
         body = copy.deepcopy(self.body)
         fold_batchnorms(body)
         if not _agree(self.body, body):

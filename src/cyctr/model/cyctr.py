@@ -16,6 +16,7 @@ from cyctr.model.head import AuxiliaryHead, Classifier, Merge, ResidualMixer
 from cyctr.model.pooling import masked_average
 from cyctr.model.prior import likeness_map, prior_map, support_vectors, vote_map
 from cyctr.model.sampling import Sample, sample_tokens
+from cyctr.model.tuning import SPECTRUM
 from cyctr.types import Episode, Explanation, Features, Prediction, Query, Support, check_query, check_support
 
 
@@ -145,7 +146,8 @@ class CyCTR(nn.Module):
 
     def parameter_count(self) -> "ParameterCount":
         """How many numbers training moves."""
-        every, frozen = _size(self), _size(self.backbone)
+        frozen = sum(value.numel() for name, value in self.backbone.named_parameters() if not name.endswith(SPECTRUM))
+        every = _size(self)
         return ParameterCount(every - frozen, every - frozen - (_size(self.auxiliary) if self.auxiliary else 0))
 
     def _labelled(self, features: Features, labels: Tensor, seeds: Tensor | None) -> Support:

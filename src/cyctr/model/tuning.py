@@ -1,0 +1,111 @@
+"""What of a backbone may learn: the singular values of its convolutions, a few thousand numbers in all."""
+
+import torch
+from torch import Tensor, nn
+
+SPECTRUM = ".spectrum"
+"""How the names of what learns end."""
+
+
+class SpectralConv2d(nn.Conv2d):
+    """A convolution whose singular values learn, and whose singular vectors do not (Sun et al., "Singular Value Fine-tuning").
+
+    `spectrum` holds a factor for each singular value, one to begin with: then it computes what the plain convolution does, to
+    the bit. The vectors come from the weights, in double precision, so that every machine finds the same.
+
+    Attributes:
+        spectrum: (rank,) the factors.
+        left: (out, rank) singular vectors of the outputs, times their values where there are more outputs than inputs.
+        right: (rank, in * kernel) those of the inputs, else times their values.
+    """
+
+    spectrum: nn.Parameter
+    left: Tensor | None
+    right: Tensor | None
+
+    def __init__(self, layer: nn.Conv2d) -> None:
+        """Takes over the weights of a layer."""
+        super().__init__(
+            layer.in_channels,
+            layer.out_channels,
+            layer.kernel_size,  # type: ignore[arg-type]
+            layer.stride,  # type: ignore[arg-type]
+            layer.padding,  # type: ignore[arg-type]
+            layer.dilation,  # type: ignore[arg-type]
+            bias=layer.bias is not None,
+            device="meta",  # takes no memory, and draws no random number
+        )
+        self.weight, self.bias = layer.weight, layer.bias
+        self.spectrum = nn.Parameter(torch.ones(min(layer.out_channels, layer.weight[0].numel())))
+        self.forget()
+        self.train(layer.training)
+
+    def forget(self) -> None:
+        """The weights are others: their vectors are looked for anew."""
+        self.register_buffer("left", None, persistent=False)
+        self.register_buffer("right", None, persistent=False)
+
+    @torch.no_grad()
+    def factorise(self) -> None:
+        """Finds the singular vectors, where the weights are."""
+        flat = self.weight.flatten(1).double()  # (out, in * kernel)
+        tall = flat.shape[0] > flat.shape[1]
+        vectors = torch.linalg.eigh(flat.T @ flat if tall else flat @ flat.T).eigenvectors
+        left, right = (flat @ vectors, vectors.T) if tall else (vectors, vectors.T @ flat)
+        self.left, self.right = left.to(self.weight.dtype), right.to(self.weight.dtype)
+
+    def learned(self) -> Tensor:
+        """The weights with the singular values of now."""
+        if self.left is None or self.right is None:
+            self.factorise()
+        assert self.left is not None
+        assert self.right is not None
+        with torch.autocast(self.weight.device.type, enabled=False):
+            change = (self.left * (self.spectrum - 1)) @ self.right
+        return self.weight + change.view_as(self.weight)
+
+    def forward(self, maps: Tensor) -> Tensor:
+        return self._conv_forward(maps, self.learned(), self.bias)
+
+    @torch.no_grad()
+    def plain(self) -> nn.Conv2d:
+        """An ordinary convolution that computes the same."""
+        unchanged = bool((self.spectrum == 1).all())
+        weight = self.weight if unchanged else self.learned()
+        made = nn.Conv2d(
+            self.in_channels,
+            self.out_channels,
+            self.kernel_size,  # type: ignore[arg-type]
+            self.stride,  # type: ignore[arg-type]
+            self.padding,  # type: ignore[arg-type]
+            self.dilation,  # type: ignore[arg-type]
+            bias=self.bias is not None,
+            device="meta",
+        )
+        made.weight, made.bias = nn.Parameter(weight.detach(), requires_grad=False), self.bias
+        return made.train(self.training)
+
+
+def tune(parent: nn.Module) -> None:
+    """Lets the convolutions of a frozen network learn, but for those that look at pixels or at each channel by itself."""
+    for name, child in parent.named_children():
+        if type(child) is nn.Conv2d and child.in_channels > 3 and child.groups == 1:
+            setattr(parent, name, SpectralConv2d(child))
+        else:
+            tune(child)
+
+
+def settle(parent: nn.Module) -> None:
+    """Makes ordinary convolutions of those that learn."""
+    for name, child in parent.named_children():
+        if isinstance(child, SpectralConv2d):
+            setattr(parent, name, child.plain())
+        else:
+            settle(child)
+
+
+def factorise(parent: nn.Module) -> None:
+    """Finds the singular vectors of all convolutions that learn."""
+    for layer in parent.modules():
+        if isinstance(layer, SpectralConv2d):
+            layer.factorise()
