@@ -104,6 +104,13 @@ def test_a_backbone_that_is_to_be_tuned_begins_as_the_frozen_one(name):
     assert weights_digest(tuned) == weights_digest(frozen)
 
 
+def test_vectors_are_looked_for_when_they_are_needed_first():
+    backbone = Backbone(BackboneConfig("resnet18", tuned=True))
+    assert not [name for name, _ in backbone.named_buffers() if name.endswith("left")]
+    backbone(torch.rand(1, 3, 65, 65))
+    assert [name for name, _ in backbone.named_buffers() if name.endswith("left")]
+
+
 def test_weights_that_are_loaded_later_are_factorised_anew():
     images = torch.rand(1, 3, 65, 65)
     torch.manual_seed(0)

@@ -47,8 +47,6 @@ class Backbone(nn.Module):
         if config.stride_in_1x1:
             _move_strides(self.body, config.name)
         self.requires_grad_(False).eval()
-        if config.tuned:
-            tune(self.body)
         levels = _probe(self.body, config.name)
         self.taps = config.taps or _default_taps(config.name, len(levels))
         if self.taps[2] >= len(levels):
@@ -59,6 +57,8 @@ class Backbone(nn.Module):
         # the cells are those of the tap at stride 8; without one, of the finest that is coarser
         self._reference = min(range(3), key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
         self.grid = replace(self._placed[self._reference], offset=config.offset or 0)
+        if config.tuned:
+            tune(self.body)  # after the probe, which would look for singular vectors
         self.accelerated = False
         shape = (1, 3, 1, 1)
         self.register_buffer("mean", torch.tensor(config.mean or mean).view(shape), persistent=False)
