@@ -18,8 +18,8 @@ import torch
 
 from cyctr.config import Config, parse, preset, protocol
 from cyctr.data.opening import open_dataset
-from cyctr.devices import choose_device
-from cyctr.engine.evaluate import environment, episodes_together, prepare
+from cyctr.devices import choose_device, episodes_together
+from cyctr.engine.evaluate import environment, prepare
 from cyctr.engine.folder import RunFolder, random_state
 from cyctr.engine.methods import with_weights
 from cyctr.engine.train import Options, Trainer

@@ -111,7 +111,8 @@ class Network:
         prediction = self.model.match(query, joined, Episode(images[None], labels[None], self.fit(image)[None]), explain=True)
         probability, similarity = maps(prediction, (image.shape[0], image.shape[1]), self.input)
         sharpness = (probability**3).sum() / (probability**2).sum()
-        return round(resemblance(probability, similarity), 5), round(float(sharpness), 5)
+        alike = resemblance(probability[None], similarity[None], torch.ones_like(probability, dtype=torch.bool)[None])
+        return round(float(alike), 5), round(float(sharpness), 5)
 
 
 def maps(prediction: Prediction, size: tuple[int, int], config: InputConfig) -> tuple[torch.Tensor, torch.Tensor]:

@@ -23,8 +23,8 @@ from cyctr.checkpoint import load_checkpoint
 from cyctr.config import protocol
 from cyctr.data.loading import Batch
 from cyctr.data.opening import open_dataset
-from cyctr.devices import choose_device
-from cyctr.engine.evaluate import environment, episodes_together
+from cyctr.devices import choose_device, episodes_together
+from cyctr.engine.evaluate import environment
 from cyctr.engine.methods import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation, score
 from cyctr.evaluation.results import Setting

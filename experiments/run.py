@@ -31,10 +31,10 @@ from cyctr.config import Config, ModelConfig, ProtocolConfig, from_dict, parse, 
 from cyctr.data.dataset import Dataset
 from cyctr.data.joined import learn_from_everything
 from cyctr.data.opening import open_dataset
-from cyctr.data.pictures import Store, free_memory, open_store
-from cyctr.devices import choose_device
+from cyctr.data.pictures import Store, open_store
+from cyctr.devices import choose_device, episodes_together, free_memory
 from cyctr.engine import session
-from cyctr.engine.evaluate import environment, episodes_together
+from cyctr.engine.evaluate import environment
 from cyctr.engine.folder import RunFolder
 from cyctr.engine.methods import with_weights
 from cyctr.engine.train import Options, Trainer

@@ -1,8 +1,14 @@
-"""Where to compute."""
+"""Where to compute, and how much at a time."""
+
+import os
 
 import torch
 
 from cyctr.errors import ConfigError
+
+_MOST_TOGETHER = 64  # episodes: more gain nothing
+_WORKING = 0.25  # of the free memory that episodes may take while they are answered
+_TAKES = 300 * 2**20  # bytes of one with one shot: similarities of 3600 x 3600 cells, several times
 
 
 def choose_device(name: str) -> torch.device:
@@ -20,3 +26,21 @@ def choose_device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ConfigError(f"device is {name!r}; expected auto, cpu, cuda or cuda:N")
     return device
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that nobody uses on the device; what torch has there in reserve is free to us."""
+    if device.type == "cuda":
+        reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reserve
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not every system says
+        return 4 * 2**30
+
+
+def episodes_together(device: torch.device, shots: int) -> int:
+    """How many episodes to answer at a time: on a GPU as many as keep it busy, fewer where its memory is small."""
+    if device.type == "cpu":
+        return 1
+    return max(1, min(_MOST_TOGETHER, int(_WORKING * free_memory(device)) // (_TAKES * shots)))

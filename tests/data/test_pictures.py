@@ -1,5 +1,4 @@
 import itertools
-import os
 import threading
 
 import numpy as np
@@ -10,7 +9,7 @@ from miniature import CLASSES, VARIED, box, class_mask_folder, picture, truncate
 from cyctr.config import InputConfig
 from cyctr.data import pictures
 from cyctr.data.folder import open_folder
-from cyctr.data.pictures import ANCHORS, Pictures, ResidentStore, StreamingStore, free_memory, open_store, spread
+from cyctr.data.pictures import ANCHORS, Pictures, ResidentStore, StreamingStore, open_store, spread
 from cyctr.data.transforms import content_size, fit_image, fit_label, planes
 from cyctr.errors import DataError
 
@@ -319,25 +318,6 @@ def test_pictures_stay_on_the_device_where_they_take_about_half_of_its_memory_at
     assert kind(0) is StreamingStore
     assert kind(0, resident=True) is ResidentStore
     assert kind(4 * needed, resident=False) is StreamingStore
-
-
-def test_free_memory_is_some_of_what_the_machine_has():
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert 0 < free_memory(CPU) <= whole
-
-
-def test_what_torch_keeps_in_reserve_on_a_gpu_is_free(monkeypatch):
-    for name, value in {"mem_get_info": (100, 1000), "memory_reserved": 70, "memory_allocated": 40}.items():
-        monkeypatch.setattr(torch.cuda, name, lambda device, value=value: value)
-    assert free_memory(torch.device("cuda", 0)) == 130
-
-
-def test_free_memory_is_guessed_where_the_system_does_not_say(monkeypatch):
-    def unknown(name):
-        raise ValueError("unrecognized configuration name")
-
-    monkeypatch.setattr(os, "sysconf", unknown)
-    assert free_memory(CPU) > 2**30
 
 
 def test_a_resident_store_reads_every_image_once_and_no_file_any_more_once_it_is_open(pool, reads):

@@ -10,8 +10,6 @@ from reading import Reader
 
 import cyctr
 from cyctr.config import RELEASED, Config
-from cyctr.devices import choose_device
-from cyctr.engine import evaluate
 from cyctr.engine.evaluate import draw_pictures, environment, prepare
 from cyctr.engine.look import episode_contact_sheet
 from cyctr.engine.methods import open_method
@@ -186,33 +184,6 @@ def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path):
             open_method(str(path), "tiny", CPU)
     with pytest.raises(CheckpointError, match="no such file"):
         open_method(str(tmp_path), "tiny", CPU)
-
-
-def test_a_device_is_chosen_by_name(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
-    for name in ("cuda", "cuda:0"):
-        with pytest.raises(ConfigError, match=f"device is '{name}', but torch sees no CUDA here; use --device cpu"):
-            choose_device(name)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose_device("auto").type == "cuda"
-    assert choose_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(ConfigError, match="device is 'cuda:2'; expected cuda:0 to cuda:1"):
-        choose_device("cuda:2")
-
-
-@pytest.mark.parametrize("name", ["", "gpu", "mps", "meta", "cuda:x", "cuda:-1"])
-def test_an_unknown_device_is_refused(name):
-    with pytest.raises(ConfigError, match=f"device is {name!r}; expected auto, cpu, cuda or cuda:N"):
-        choose_device(name)
-
-
-@pytest.mark.parametrize(("gib", "shots", "together"), [(139, 1, 64), (139, 5, 23), (24, 1, 20), (24, 5, 4), (1, 10, 1)])
-def test_a_gpu_answers_as_many_episodes_at_a_time_as_its_memory_suits(gib, shots, together, monkeypatch):
-    monkeypatch.setattr(evaluate, "free_memory", lambda device: gib * 2**30)
-    assert evaluate.episodes_together(torch.device("cuda"), shots) == together
-    assert evaluate.episodes_together(torch.device("cpu"), shots) == 1
 
 
 def test_the_notes_say_versions_and_machine():

@@ -12,7 +12,8 @@ from cyctr.weights import CATALOGUE
 
 
 def resemblance(probability, similarity):
-    return confidences.resemblance(torch.from_numpy(probability), torch.from_numpy(similarity))
+    maps = [torch.from_numpy(values)[None] for values in (probability, similarity)]
+    return float(confidences.resemblance(*maps, torch.ones_like(maps[0], dtype=torch.bool)))
 
 
 def confidence(probability, similarity, shots, calibration):
@@ -118,8 +119,20 @@ def test_shots_count_up_to_the_number_that_was_measured():
 
 @pytest.mark.parametrize(("probability", "similarity"), [((3, 4), (4, 3)), ((0, 4), (0, 4))])
 def test_maps_that_do_not_fit_are_refused(probability, similarity):
-    with pytest.raises(DataError, match="expected two maps of one size"):
+    with pytest.raises(DataError, match="expected maps of one size"):
         resemblance(np.zeros(probability, np.float32), np.zeros(similarity, np.float32))
+
+
+def test_several_answers_are_looked_at_as_each_alone_and_padding_is_not():
+    sizes = [(30, 40), (40, 25), (1, 1), (40, 40)]
+    cases = [case(seed, size) if min(size) > 10 else (np.full(size, 0.1, np.float32),) * 2 for seed, size in enumerate(sizes)]
+    maps = torch.full((2, len(sizes), 40, 40), 0.999)  # the padding would win
+    inside = torch.zeros(len(sizes), 40, 40, dtype=torch.bool)
+    for number, (height, width) in enumerate(sizes):
+        inside[number, :height, :width] = True
+        maps[:, number, :height, :width] = torch.from_numpy(np.stack(cases[number]))
+    together = confidences.resemblance(*maps, inside)
+    assert together.tolist() == pytest.approx([resemblance(*one) for one in cases], abs=1e-6)
 
 
 def test_no_shots_are_refused():

@@ -71,7 +71,8 @@ def evaluate(
     """
     import os
 
-    from cyctr.engine.evaluate import draw_pictures, episodes_together, prepare
+    from cyctr.devices import episodes_together
+    from cyctr.engine.evaluate import draw_pictures, prepare
     from cyctr.engine.methods import check_method, input_size
     from cyctr.evaluation.results import Results, markdown, write_text
 

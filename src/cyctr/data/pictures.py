@@ -17,6 +17,7 @@ from cyctr.data.index import Index
 from cyctr.data.parallel import in_threads
 from cyctr.data.transfer import to_device
 from cyctr.data.transforms import Size, content_size, fit_image, fit_label, planes
+from cyctr.devices import free_memory
 from cyctr.errors import DataError
 
 ANCHORS = 64  # points kept of each object: a crop is laid around one of them
@@ -224,14 +225,3 @@ def open_store(
     if resident:
         return ResidentStore(canvas, pairs, device, progress)
     return StreamingStore(canvas, device, workers or os.cpu_count() or 2)
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that nobody uses on the device; what torch has there in reserve is free to us."""
-    if device.type == "cuda":
-        reserve = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + reserve
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # not every system says
-        return 4 * 2**30

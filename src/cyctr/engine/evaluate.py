@@ -12,8 +12,7 @@ import torch
 import cyctr
 from cyctr.config import ProtocolConfig
 from cyctr.data.dataset import Dataset, Progress
-from cyctr.data.pictures import free_memory
-from cyctr.devices import choose_device
+from cyctr.devices import choose_device, free_memory
 from cyctr.engine.methods import check_method, open_method
 from cyctr.errors import ConfigError
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
@@ -24,9 +23,6 @@ from cyctr.visual.page import Section, page
 from cyctr.words import counted
 
 _REMEMBERED = {"cuda": 0.5, "cpu": 0.2}  # of the free memory that features may take
-_MOST_TOGETHER = 64  # episodes: more gain nothing
-_WORKING = 0.25  # of the free memory that episodes may take while they are answered
-_TAKES = 300 * 2**20  # bytes of one with one shot: similarities of 3600 x 3600 cells, several times
 _SIDE = 360  # pixels of a picture on the page, shown at half
 _SHOTS_SHOWN = 2
 _Ranked = tuple[float, Setting, int, str]  # IoU, and the run, number and query of the episode
@@ -95,13 +91,6 @@ class Job:
         self.evaluation.run(
             method, results, self.settings, self.episodes, self.device, batch, workers, self.part, on_batch, limit
         )
-
-
-def episodes_together(device: torch.device, shots: int) -> int:
-    """How many episodes to answer at a time: on a GPU as many as keep it busy, fewer where its memory is small."""
-    if device.type == "cpu":
-        return 1
-    return max(1, min(_MOST_TOGETHER, int(_WORKING * free_memory(device)) // (_TAKES * shots)))
 
 
 def prepare(

@@ -20,11 +20,12 @@ from cyctr.data.dataset import Dataset, Progress, Split
 from cyctr.data.folds import hold_out
 from cyctr.data.index import Index
 from cyctr.data.latent import LatentStore, MixedSampler, Regions, latent_names, latent_sampler
-from cyctr.data.pictures import ResidentStore, Store, free_memory, open_store
+from cyctr.data.pictures import ResidentStore, Store, open_store
 from cyctr.data.sampler import Sampler
 from cyctr.data.training import Groups, TrainingEpisodes, groups_of_part
+from cyctr.devices import episodes_together, free_memory
 from cyctr.engine.distributed import World
-from cyctr.engine.evaluate import environment, episodes_together
+from cyctr.engine.evaluate import environment
 from cyctr.engine.folder import LAST, RunFolder, Standing
 from cyctr.engine.latent import mine
 from cyctr.engine.methods import NetworkMethod

@@ -61,20 +61,24 @@ def confidence(resemblance: float, shots: int, calibration: Calibration) -> floa
     return 0.5 * (1 + math.tanh(odds / 2))  # the logistic function, which cannot overflow
 
 
-def resemblance(probability: Tensor, similarity: Tensor) -> float:
-    """How similar the most similar tenth of the answer is, at least, to what the support marks.
+def resemblance(probability: Tensor, similarity: Tensor, inside: Tensor) -> Tensor:
+    """How similar the most similar tenth of each answer is, at least, to what the support marks.
 
     Args:
-        probability: (H, W) of foreground, the network's own, without padding.
-        similarity: (H, W) `Prediction.similarity` at the same size, without padding.
+        probability: (B, H, W) of foreground, the network's own.
+        similarity: (B, H, W) `Prediction.similarity`.
+        inside: (B, H, W) bool, false for padding; some of each is true.
 
     Returns:
-        A cosine in [-1, 1].
+        (B,) cosines in [-1, 1], where the maps are: nothing waits for them.
     """
-    if probability.shape != similarity.shape or probability.numel() == 0:
-        shapes = f"probability is {tuple(probability.shape)}, similarity {tuple(similarity.shape)}"
-        raise DataError(f"{shapes}; expected two maps of one size")
-    answer = similarity[probability >= _PEAK_SHARE * probability.amax()]  # never empty, whatever the mask is
-    place = _BEST_SHARE * (len(answer) - 1)  # from the top, between two of them: torch.quantile takes no large maps
-    best = answer.float().topk(math.ceil(place) + 1).values[math.floor(place) :]
-    return float(torch.lerp(best[0], best[-1], place % 1))
+    shapes = [tuple(maps.shape) for maps in (probability, similarity, inside)]
+    if len(set(shapes)) > 1 or probability.numel() == 0:
+        raise DataError("probability is {}, similarity {}, inside {}; expected maps of one size".format(*shapes))
+    looked = probability.masked_fill(~inside, -1).flatten(1)
+    answer = looked >= _PEAK_SHARE * looked.amax(1, keepdim=True).clamp_min(0)  # never empty, whatever the mask is
+    most = math.ceil(_BEST_SHARE * (answer.shape[1] - 1)) + 1
+    best = similarity.float().flatten(1).masked_fill(~answer, -math.inf).topk(most).values  # (B, most), falling
+    place = _BEST_SHARE * (answer.sum(1, keepdim=True) - 1).double()  # between two of them
+    lower, upper = (best.gather(1, index.long()) for index in (place.floor(), place.ceil()))
+    return torch.lerp(lower, upper, (place % 1).float())[:, 0]

@@ -5,7 +5,7 @@ import os
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
@@ -22,7 +22,7 @@ from cyctr import pretrained
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import InputConfig
 from cyctr.data.transforms import content_size, fit_image, fit_label, planes, restore
-from cyctr.devices import choose_device
+from cyctr.devices import choose_device, episodes_together
 from cyctr.errors import ConfigError, DataError
 from cyctr.evaluation.metrics import Counts, count
 from cyctr.inference.cleaning import clean
@@ -39,8 +39,8 @@ Pixels = NDArray[np.uint8]
 T = TypeVar("T")
 Complain = Callable[[int, DataError], None]
 Resemblance = dict[Window, list[float]]
-_BATCH = {"cuda": 16, "cpu": 1}  # together they are no faster on a CPU
-_READERS = 8  # threads that read images and fit them
+_MOST_TOGETHER = 32  # images on a GPU: more gain little
+_READERS = 4
 _TRIED = 5  # labelled images on which the network is tried
 
 
@@ -260,7 +260,8 @@ class Segmenter:
         if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
             raise ConfigError(f"batch is {batch!r}; expected a whole number of images, at least 1")
         ready = {name: support.to(self.device) for name, support in own.items()}
-        return self._run(images, ready, plan, batch or _BATCH[self.device.type], complain)
+        shots = max(support.shots for support in own.values())
+        return self._run(images, ready, plan, batch or min(_MOST_TOGETHER, episodes_together(self.device, shots)), complain)
 
     def _run(
         self,
@@ -273,7 +274,7 @@ class Segmenter:
         with ThreadPoolExecutor(_READERS) as readers:
             ahead = _read_ahead(readers, images, 2 * batch, complain)
             for chunk in _batched(ahead, batch):
-                yield from self._results(chunk, supports, plan, batch, readers)
+                yield from self._results(chunk, supports, plan, batch)
 
     def _results(
         self,
@@ -281,10 +282,9 @@ class Segmenter:
         supports: Mapping[str, EncodedSupport],
         plan: _Plan,
         batch: int,
-        workers: Executor,
     ) -> Iterator[ImageResult]:
         """The results of images that are looked at together; nothing of them is kept while the next are looked at."""
-        answers = self._answers([pixels for _, _, pixels in chunk], supports, plan, batch, workers)
+        answers = self._answers([pixels for _, _, pixels in chunk], supports, plan, batch)
         for (place, source, pixels), (probabilities, confidences) in zip(chunk, answers, strict=True):
             own = zip(supports, probabilities, confidences, strict=True)
             found = {name: _finished(pixels, probability, sure, plan) for name, probability, sure in own}
@@ -292,7 +292,7 @@ class Segmenter:
 
     @torch.inference_mode()
     def _answers(
-        self, images: Sequence[Pixels], supports: Mapping[str, EncodedSupport], plan: _Plan, batch: int, workers: Executor
+        self, images: Sequence[Pixels], supports: Mapping[str, EncodedSupport], plan: _Plan, batch: int
     ) -> Iterator[tuple[list[NDArray[np.float32]], list[float]]]:
         """For each image, of each class: (H, W) probability, and the confidence that it is there."""
         sizes = [(image.shape[0], image.shape[1]) for image in images]
@@ -302,18 +302,26 @@ class Segmenter:
         for group in _batched(views, batch):
             for part in _of_one_scale(group):
                 config = InputConfig(_scaled(self.input.size, part[0][1].scale))
-                seen_there = workers.map(lambda one, config=config: _seen(images[one[0]], one[1], config), part)
-                inputs = torch.stack(list(seen_there)).to(self.device)
+                inputs = torch.stack([self._seen(images[place], view, config) for place, view in part])
                 predictions = list(self._predictions(inputs, supports))
                 pairs = zip(predictions, supports.values(), strict=True)
                 blended = [self.blended(prediction, support, plan.votes) for prediction, support in pairs]
                 for number, (place, view) in enumerate(part):
                     canvases[place].add(view.window, (_restored(values[number], view, config) for values in blended))
-                    for alike, prediction in zip(seen[place], predictions, strict=True):
-                        alike.setdefault(view.window, []).append(_resemblance(prediction, number, view, config))
+                inside = _inside([view for _, view in part], config, self.device)
+                alike = torch.stack([_resemblance(prediction, inside) for prediction in predictions], 1)  # (B, classes)
+                for (place, view), values in zip(part, alike.tolist(), strict=True):  # here the host waits for the device
+                    for of_class, value in zip(seen[place], values, strict=True):
+                        of_class.setdefault(view.window, []).append(value)
         for canvas, of_image in zip(canvases, seen, strict=True):
             sure = [self._confidence(*one) for one in zip(supports.values(), of_image, strict=True)]
             yield [mean.cpu().numpy() for mean in canvas.means()], sure
+
+    def _seen(self, image: Pixels, view: _View, config: InputConfig) -> Tensor:
+        """(3, S, S) uint8 of a view, fitted where the network is."""
+        rows, columns = view.window.slices
+        part = planes(image[rows, columns]).to(self.device)
+        return fit_image(part.flip(-1) if view.mirrored else part, config)
 
     def _predictions(self, inputs: Tensor, supports: Mapping[str, EncodedSupport]) -> Iterator[Prediction]:
         """What the network answers for each class; the inputs are encoded once."""
@@ -491,25 +499,24 @@ def _scaled(size: int, scale: float) -> int:
     return size if scale == 1 else 8 * max(8, round(size * scale / 8)) + 1
 
 
-def _seen(image: Pixels, view: _View, config: InputConfig) -> Tensor:
-    """(3, S, S) uint8 of a view."""
-    rows, columns = view.window.slices
-    part = planes(image[rows, columns])
-    return fit_image(part.flip(-1) if view.mirrored else part, config)
-
-
 def _restored(values: Tensor, view: _View, config: InputConfig) -> Tensor:
     """(S, S) of a view -> (height, width) of its window."""
     back = restore(values[None], (view.window.height, view.window.width), config)[0]
     return back.flip(-1) if view.mirrored else back
 
 
-def _resemblance(prediction: Prediction, number: int, view: _View, config: InputConfig) -> float:
-    """How much the answer for one of several inputs is like what the support marks."""
-    height, width = content_size((view.window.height, view.window.width), config)
+def _inside(views: Sequence[_View], config: InputConfig, device: torch.device) -> Tensor:
+    """(B, S, S) bool: where the inputs of some views show the image."""
+    sizes = torch.tensor([content_size((view.window.height, view.window.width), config) for view in views], device=device)
+    places = torch.arange(config.size, device=device)
+    rows, columns = (places < sizes[:, axis, None] for axis in (0, 1))  # (B, S) each
+    return rows[:, :, None] & columns[:, None]
+
+
+def _resemblance(prediction: Prediction, inside: Tensor) -> Tensor:
+    """(B,) how much the answers are like what the support marks."""
     assert prediction.similarity is not None
-    probability = Prediction(prediction.logits[number : number + 1]).probability[0]
-    return resemblance(probability[:height, :width], prediction.similarity[number, :height, :width])
+    return resemblance(prediction.probability, prediction.similarity, inside)
 
 
 def _finished(image: Pixels, probability: NDArray[np.float32], sure: float, plan: _Plan) -> Segmentation:
