@@ -13,10 +13,14 @@ from making import tiny
 from PIL import Image
 from segmenting import checkpoint
 
+from cyctr.config import BackboneConfig
 from cyctr.data.transforms import fit_image, planes, restore
 from cyctr.errors import CheckpointError, ConfigError, DataError
 from cyctr.inference import Box, Polygons, Segmenter
+from cyctr.inference import segmenter as segmenter_module
+from cyctr.inference.confidence import Calibration
 from cyctr.inference.result import ImageResult, Segmentation
+from cyctr.model import build
 
 SIZES = ((40, 50), (90, 30), (65, 65), (31, 200))
 
@@ -44,6 +48,14 @@ def test_nothing_is_marked_of_what_is_probably_absent_where_that_is_wanted(segme
         usual, dropped = (segmenter.segment(images[0], disc, drop_absent=drop) for drop in (False, True))
         assert usual.mask.any() and dropped.mask.any() == dropped.present == (sure > 0.5)
         assert np.array_equal(usual.probability, dropped.probability)
+
+
+def test_confidence_was_measured_with_frozen_backbones_alone(images, monkeypatch):
+    monkeypatch.setattr(segmenter_module, "CALIBRATIONS", {"": Calibration(bias=50.0, slope=0.0, per_log_shot=0.0)})
+    for tuned, certain in ((False, True), (True, False)):
+        made = Segmenter(build(replace(CONFIG, backbone=BackboneConfig("tiny", tuned=tuned))), 65, "cpu")
+        found = made.segment(images[0], made.encode_support(*scene((40, 50), 9)))
+        assert (found.confidence == 1) == certain
 
 
 @pytest.mark.parametrize("setting", ["flip", "fill_holes", "drop_absent"])

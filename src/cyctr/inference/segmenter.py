@@ -345,7 +345,8 @@ class Segmenter:
 
     def _confidence(self, support: EncodedSupport, seen: Resemblance) -> float:
         """That the class is somewhere in the image: in the window that resembles it most."""
-        calibration = CALIBRATIONS.get(self.model.config.backbone.weights or "", UNKNOWN)
+        backbone = self.model.config.backbone
+        calibration = UNKNOWN if backbone.tuned else CALIBRATIONS.get(backbone.weights or "", UNKNOWN)
         return confidence(max(sum(values) / len(values) for values in seen.values()), support.shots, calibration)
 
     def _shot(
