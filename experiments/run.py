@@ -94,7 +94,8 @@ class Laboratory:
         session.run(trainer)
         trained = time.perf_counter()
         checkpoint = self.output / f"{job.title}.safetensors"
-        save_checkpoint(checkpoint, trainer.model, config, trainer.optimization.tested, half=True, auxiliary=False)
+        weights = {**trainer.optimization.tested, **trainer.recognised()}
+        save_checkpoint(checkpoint, trainer.model, config, weights, half=True, auxiliary=False)
         tested = {"test": self.test(trainer, test)} if test else {}
         found = {
             "name": name,

@@ -178,6 +178,7 @@ class ModelConfig:
     dim: int = setting(256, "d: hidden dimension")
     mixer: Mixer = setting("transformer", "'residual' is the paper's baseline: two residual blocks, no attention")
     reduction_dropout: float = setting(0.0, "release: Dropout2d after the 1x1 reductions of the middle features")
+    familiar: int = setting(0, "ours: at most so many training classes are recognised, and not taken for the one asked for")
     auxiliary: bool = setting(True, "in training, predict the support masks from the query's prototype (appendix A.1)")
     backbone: BackboneConfig = BackboneConfig()
     prior: PriorConfig = PriorConfig()
@@ -201,6 +202,7 @@ class ModelConfig:
         _require(self.dim >= 4 and self.dim % 4 == 0, "model.dim", self.dim, "a positive multiple of 4")
         _require_choice("model.mixer", self.mixer, Mixer)
         _require_fraction("model.reduction_dropout", self.reduction_dropout)
+        _require(0 <= self.familiar <= 250, "model.familiar", self.familiar, "0 to 250 classes")
         if self.dim % self.encoder.heads:
             raise ConfigError(f"model.dim is {self.dim} and encoder.heads is {self.encoder.heads}; heads must divide dim")
 
@@ -420,6 +422,7 @@ BEST = Config(
     model=replace(
         PAPER.model,
         reduction_dropout=0.5,
+        familiar=64,
         backbone=BackboneConfig("resnet50", "resnet50-keras", offset=6, tuned=True),
         prior=PriorConfig(votes=("mid", "high")),
         encoder=EncoderConfig(matching="cosine"),

@@ -80,6 +80,7 @@ class Support:
         maps: (B, K, d, h, w) all support features, kept only where the cross block reads predicted positions.
         grid: (h, w) of the support features.
         voters: (B, N, C) backbone features of the tokens, unit length, one tensor for each of `prior.votes`.
+        familiar: (B, classes) how much of each familiar class what is marked shows; None where none is known.
     """
 
     prototype: Tensor
@@ -92,6 +93,7 @@ class Support:
     maps: Tensor | None
     grid: tuple[int, int]
     voters: tuple[Tensor, ...] = ()
+    familiar: Tensor | None = None
 
     def expand(self, batch: int) -> "Support":
         """The same support for each of `batch` queries, without copying it."""
@@ -114,16 +116,19 @@ class Query:
         features: what the backbone says of them.
         reduced: (B, d, h, w) the middle features as the network compares them.
         size: (H, W) of the images.
+        familiar: (B, classes, h, w) how much each familiar class is there; None where none is known.
     """
 
     features: Features
     reduced: Tensor
     size: tuple[int, int]
+    familiar: Tensor | None = None
 
     def one(self, place: int) -> "Query":
         """One of the images."""
         own = slice(place, place + 1)
-        return Query(Features(self.features.mid[own], self.features.high[own]), self.reduced[own], self.size)
+        familiar = None if self.familiar is None else self.familiar[own]
+        return Query(Features(self.features.mid[own], self.features.high[own]), self.reduced[own], self.size, familiar)
 
 
 class CycleState(IntEnum):

@@ -160,6 +160,7 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "model.dim": ("64", 64),
     "model.mixer": ("residual", "residual"),
     "model.reduction_dropout": ("0.25", 0.25),
+    "model.familiar": ("7", 7),
     "model.auxiliary": ("no", False),
     "model.backbone.name": ("resnet18", "resnet18"),
     "model.backbone.weights": ("mobilenetv2", "mobilenetv2"),

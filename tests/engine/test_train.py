@@ -57,6 +57,7 @@ VARIANTS = {
         training=SMALL.training,
     ),
     "tuned": changed(SMALL, model={"backbone": BackboneConfig("tiny", tuned=True)}),
+    "recognising, tuned": changed(SMALL, model={"backbone": BackboneConfig("tiny", tuned=True), "familiar": 8}),
     "rotated": changed(SMALL, training={"rotate": True}),
     "two shots": changed(SMALL, training={"shots": 2}),
     "two shots, rotated": changed(SMALL, training={"shots": 2, "rotate": True, "batch": 3, "episodes": 18}),

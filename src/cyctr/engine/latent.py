@@ -1,6 +1,6 @@
 """Finding latent classes: the background of the training images, grouped by what the backbone says of it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -8,8 +8,8 @@ from torch import Tensor
 
 from cyctr.data.dataset import Progress
 from cyctr.data.latent import UNDECIDED, Regions
-from cyctr.data.pictures import Pair, Pictures, Store
-from cyctr.data.transforms import warp
+from cyctr.data.pictures import Pair, Store
+from cyctr.engine.whole import BATCH, whole_images
 from cyctr.model import Backbone
 from cyctr.seeding import Stream, random_bits
 from cyctr.types import IGNORE
@@ -17,7 +17,6 @@ from cyctr.types import IGNORE
 _CELLS = 32  # of each image that are grouped
 _RIM = 2  # cells
 _ROUNDS = 20
-_BATCH = {"cuda": 32, "cpu": 4}
 _STEP = 4  # pixels of the network's input from one cell of a map to the next
 
 
@@ -45,8 +44,8 @@ def mine(
         progress: told how many images are seen, of twice as many.
     """
     cells, seen = [], 0
-    batch = _BATCH[backbone.mean.device.type]
-    for pixels, labels, _ in _inputs(store, pairs, images, size, batch):
+    batch = BATCH[backbone.mean.device.type]
+    for pixels, labels, _ in whole_images(store, pairs, images, size, batch):
         high = backbone(pixels).high
         free = _inner(backbone.grid.cells(labels, (high.shape[-2], high.shape[-1]))).flatten(1)  # (B, hw)
         luck = random_bits(torch.arange(len(free), device=free.device) + seen, free.shape[1])
@@ -61,7 +60,7 @@ def mine(
     if not len(centres):
         return _nothing()
     maps, margins, steps, sizes = [], [], [], []
-    for pixels, labels, pictures in _inputs(store, pairs, images, size, batch):
+    for pixels, labels, pictures in whole_images(store, pairs, images, size, batch):
         nearest, margin = _nearest(backbone, pixels, centres)
         known = labels[:, ::_STEP, ::_STEP]
         maps.append(torch.where(known == IGNORE, UNDECIDED, nearest.masked_fill(known == 1, 0)).byte())
@@ -122,33 +121,3 @@ def _inner(cells: Tensor) -> Tensor:
     """(B, h, w) bool: background that is no neighbour of the image's rim, where features speak of the rim."""
     undecided = F.pad((cells == IGNORE).float(), (_RIM,) * 4, value=1.0)
     return (cells == 0) & (F.max_pool2d(undecided, 2 * _RIM + 1, 1) == 0)
-
-
-def _inputs(
-    store: Store, pairs: Sequence[Pair], images: Sequence[int], size: int, batch: int
-) -> Iterator[tuple[Tensor, Tensor, Pictures]]:
-    """Batches of images as the network is tested on them: (B, 3, S, S) and (B, S, S): 0 where nothing is labelled."""
-    of_image: dict[int, list[Pair]] = {image: [] for image in images}
-    for pair in pairs:
-        if pair[0] in of_image:
-            of_image[pair[0]].append(pair)
-    chunks = [images[start : start + batch] for start in range(0, len(images), batch)]
-    plans = [[pair for image in chunk for pair in of_image[image]] for chunk in chunks]
-    for chunk, pictures in zip(chunks, store.stream(plans), strict=True):
-        owner = torch.tensor([row for row, image in enumerate(chunk) for _ in of_image[image]], device=pictures.labels.device)
-        first = torch.searchsorted(owner, torch.arange(len(chunk), device=owner.device))  # a pair of each image
-        whole = Pictures(
-            pictures.images[first], _union(pictures.labels, owner, len(chunk)), pictures.sizes[first], pictures.anchors[first]
-        )
-        ratio = whole.sizes.amax(1).double() / size
-        matrices = torch.zeros(len(chunk), 2, 3, dtype=torch.float64, device=owner.device)
-        matrices[:, 0, 0] = matrices[:, 1, 1] = ratio
-        pixels, labels = warp(whole.images, whole.labels, matrices, size, whole.sizes)
-        yield pixels, labels, whole
-
-
-def _union(labels: Tensor, owner: Tensor, count: int) -> Tensor:
-    """(count, H, W) uint8: 1 where any label of an image is, else 255 where any is undecided, else 0."""
-    none = torch.zeros(count, *labels.shape[1:], dtype=torch.int32, device=labels.device)
-    marked, undecided = (none.index_add(0, owner, (labels == value).int()) > 0 for value in (1, IGNORE))
-    return torch.where(marked, 1, torch.where(undecided, IGNORE, 0)).byte()

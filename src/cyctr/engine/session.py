@@ -140,7 +140,7 @@ class _Session:
         self._save()
         if outcome != "stopped":
             self._validate()
-            self._save()  # knows the best
+            self._save(last=True)  # knows the best
         if self.board is not None:
             self.board.close()
         return outcome
@@ -282,15 +282,15 @@ class _Session:
         trainer.world.agree(0.0)  # the others wait here
         self.idle += time.perf_counter() - before
 
-    def _save(self, extra: str | None = None) -> None:
-        """Keeps the state."""
+    def _save(self, extra: str | None = None, last: bool = False) -> None:
+        """Keeps the state; and a checkpoint, of another name too, or the last one."""
         trainer = self.trainer
         self._settle()
         before = time.perf_counter()
         if self.leads:
             if extra is not None:
                 trainer.save(extra)
-            trainer.save()
+            trainer.save(recognising=last)
             standing = Standing(trainer.step, trainer.validated, trainer.best)
             trainer.folder.save_state(trainer.optimization.state(), standing)
             self._draw()

@@ -26,6 +26,7 @@ from cyctr.data.training import Groups, TrainingEpisodes, groups_of_part
 from cyctr.devices import episodes_together, free_memory
 from cyctr.engine.distributed import World
 from cyctr.engine.evaluate import environment
+from cyctr.engine.familiar import choose_images, fit_familiar
 from cyctr.engine.folder import LAST, RunFolder, Standing
 from cyctr.engine.latent import mine
 from cyctr.engine.methods import NetworkMethod
@@ -129,6 +130,8 @@ class Trainer:
         self.encoder = copy.deepcopy(self.model.backbone).accelerate()  # as the backbone is at first, and for ever unless tuned
         store = store or self._open_store(index, labelled, progress)
         self.resident = isinstance(store, ResidentStore)
+        self._store, self._labelled_classes = store, labelled
+        self._recognised: tuple[int, Tensor] | None = None  # with the step that it was made after
         self._new_regions: tuple[Regions, str] | None = None  # with the digest of what they depend on
         self.episodes = self._open_episodes(store, index, labelled, resume, mining)
         self.optimization = Optimization(self.model, config.optimizer, config.training.steps)
@@ -217,13 +220,39 @@ class Trainer:
 
     def method(self) -> NetworkMethod:
         """The weights to test, ready to answer; training goes on beside them."""
+        network = self._tested_network()
+        network.load_state_dict(self.recognised(), strict=False)
+        return NetworkMethod(network, self.device, self.options.half)
+
+    def _tested_network(self) -> CyCTR:
         if self.config.model.backbone.tuned:
             network = copy.deepcopy(self.model)
         else:
             network = CyCTR(self.config.model, self.encoder).to(self.device)
         network.load_state_dict(self.optimization.tested, strict=False)  # all but what is frozen
         network.backbone.accelerate()
-        return NetworkMethod(network, self.device, self.options.half)
+        return network
+
+    def recognised(self) -> dict[str, Tensor]:
+        """What recognises the training classes, fitted to the weights to test, by its name in the network.
+
+        Nothing that is learned depends on it: it is made for a test, or for a checkpoint that stays.
+        """
+        if self.model.familiar is None:
+            return {}
+        if self._recognised is None or self._recognised[0] != self.step:
+            self._recognised = (self.step, self._recognise(torch.zeros_like(self.model.familiar.weight)))
+        return {"familiar.weight": self._recognised[1]}
+
+    def _recognise(self, rows: Tensor) -> Tensor:
+        """Fills rows, of the most frequent classes where there are more."""
+        labelled, size = self._labelled_classes, self.config.training.augmentation.size
+        frequent = sorted(labelled.holders, key=lambda number: (-len(labelled.holders[number]), number))[: len(rows)]
+        images = choose_images(labelled.holders, frequent, labelled.key)
+        with self.precision():
+            found = fit_familiar(self._store, labelled.pairs, images, frequent, self._tested_network().backbone, size)
+        rows[: len(found)] = found
+        return rows
 
     def validate(self) -> dict[str, Any]:
         """MIoU and FB-IoU of the weights to test, on classes that are not learned from."""
@@ -244,9 +273,15 @@ class Trainer:
             "classes": {names[number]: iou for number, iou in result.classes.items()},
         }
 
-    def save(self, name: str = LAST) -> None:
-        """Writes the network, ready for use."""
-        self.folder.write(name, checkpoint_bytes(self.model, self.config, self.optimization.tested, data=self.data))
+    def save(self, name: str = LAST, recognising: bool = True) -> None:
+        """Writes the network, ready for use.
+
+        Args:
+            name: of the file.
+            recognising: with what `recognised` gives; without, it is written sooner, and takes training classes for others.
+        """
+        weights = {**self.optimization.tested, **(self.recognised() if recognising else {})}
+        self.folder.write(name, checkpoint_bytes(self.model, self.config, weights, data=self.data))
 
     def _learning_backbone(self) -> Backbone:
         """The network's own backbone, ready to learn."""

@@ -11,6 +11,7 @@ from cyctr.config import ModelConfig
 from cyctr.errors import ConfigError
 from cyctr.model.backbone import Backbone
 from cyctr.model.encoder import TransformerMixer
+from cyctr.model.familiar import Familiar
 from cyctr.model.fusion import use_winograd
 from cyctr.model.head import AuxiliaryHead, Classifier, Merge, ResidualMixer
 from cyctr.model.pooling import masked_average
@@ -62,6 +63,7 @@ class CyCTR(nn.Module):
         self.mixer = TransformerMixer(dim, config.encoder) if config.mixer == "transformer" else ResidualMixer(dim)
         self.classifier = Classifier(dim, config.head)
         self.auxiliary = AuxiliaryHead(dim, config.head) if config.auxiliary else None
+        self.familiar = Familiar(config.familiar, backbone.mid_channels + backbone.high_channels) if config.familiar else None
 
     def forward(
         self, episode: Episode, seeds: Tensor | None = None, tokens_per_shot: int | None = None, explain: bool = False
@@ -92,7 +94,8 @@ class CyCTR(nn.Module):
         encoded = self._encode(support, reduced, episode.support_labels, seeds, tokens_per_shot)
         size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
         reduced_query = self.reduce_query(query.mid)  # (B, d, h, w)
-        logits, votes, explanation = self._decode(query, reduced_query, encoded, size, explain)
+        whole = Query(query, reduced_query, size, self._familiar(query))
+        logits, votes, explanation = self._decode(whole, encoded, explain)
         auxiliary = None
         if self.training and self.auxiliary is not None and episode.query_labels is not None:
             auxiliary = self._predict_support(reduced_query, reduced, episode)
@@ -122,12 +125,13 @@ class CyCTR(nn.Module):
         """Encodes (B, 3, H, W) images, to be segmented with any number of supports."""
         check_query(images, values=not torch.compiler.is_compiling())
         features = self.backbone(images)
-        return Query(features, self.reduce_query(features.mid), (images.shape[-2], images.shape[-1]))
+        size = (images.shape[-2], images.shape[-1])
+        return Query(features, self.reduce_query(features.mid), size, self._familiar(features))
 
     def answer(self, query: Query, support: Support, explain: bool = False) -> Prediction:
         """Segments encoded queries, as `segment` does."""
         support = support.expand(len(query.reduced))
-        logits, votes, explanation = self._decode(query.features, query.reduced, support, query.size, explain)
+        logits, votes, explanation = self._decode(query, support, explain)
         return Prediction(logits, None, explanation, votes, self._similarity(query.features, support, query.size))
 
     def accelerate(self) -> Self:
@@ -174,9 +178,13 @@ class CyCTR(nn.Module):
         voters = tuple(F.normalize(sample.pick(features_there), dim=-1) for features_there in voting)  # (B, N, C) each
         # float32, so that a support made under autocast serves outside it too
         tokens, prototype, maps = tokens.float(), prototype.float(), None if maps is None else maps.float()
-        return Support(
-            prototype, high, high_valid, tokens, sample.index, sample.is_foreground, sample.valid, maps, (height, width), voters
-        )
+        shown = None if self.familiar is None or self.training else self.familiar.shown(features, cells == 1)
+        own = (sample.index, sample.is_foreground, sample.valid)
+        return Support(prototype, high, high_valid, tokens, *own, maps, (height, width), voters, shown)
+
+    def _familiar(self, features: Features) -> Tensor | None:
+        """Scores of the classes that training knew, for the test: in training they would give the answer away."""
+        return None if self.familiar is None or self.training else self.familiar.scores(features)
 
     def _sample(self, cells: Tensor, seeds: Tensor | None, tokens_per_shot: int | None) -> Sample:
         batch, shots, height, width = cells.shape
@@ -188,15 +196,17 @@ class CyCTR(nn.Module):
         count = max(2, min(per_shot, height * width) * shots)
         return sample_tokens(cells, count if self.config.samples else 0, seeds)
 
-    def _decode(
-        self, query: Features, reduced: Tensor, support: Support, size: tuple[int, int], explain: bool
-    ) -> tuple[Tensor, Tensor | None, Explanation | None]:
-        prior = prior_map(query.high, support.high, support.high_valid)  # (B, h, w)
-        priors = torch.stack([prior, *self._votes(query, support)], 1)  # (B, 1 + votes, h, w)
-        joined = torch.cat([reduced, priors.to(reduced.dtype)], 1)  # (B, d + 1 + votes, h, w)
+    def _decode(self, query: Query, support: Support, explain: bool) -> tuple[Tensor, Tensor | None, Explanation | None]:
+        prior = prior_map(query.features.high, support.high, support.high_valid)  # (B, h, w)
+        priors = torch.stack([prior, *self._votes(query.features, support)], 1)  # (B, 1 + votes, h, w)
+        joined = torch.cat([query.reduced, priors.to(query.reduced.dtype)], 1)  # (B, d + 1 + votes, h, w)
         merged = self.merge_query(joined, support.prototype)  # (B, d, h, w)
         encoded, traces = self.mixer(merged, support, explain)  # (B, d, h, w)
-        logits = self.backbone.grid.upsample(self.classifier(encoded).float(), size)  # (B, 2, H, W)
+        scores = self.classifier(encoded).float()  # (B, 2, h, w)
+        if query.familiar is not None and support.familiar is not None and self.familiar is not None:
+            against = self.familiar.against(query.familiar, support.familiar)  # (B, h, w)
+            scores = torch.stack([scores[:, 0] + against, scores[:, 1]], 1)
+        logits = self.backbone.grid.upsample(scores, query.size)  # (B, 2, H, W)
         votes = priors[:, 1:] if self.config.prior.votes else None
         if not explain:
             return logits, votes, None
