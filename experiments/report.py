@@ -30,8 +30,13 @@ def read(folder: Path) -> dict[str, list[Found]]:
     return {name: sorted(own, key=lambda run: str(run["fold"])) for name, own in runs.items()}
 
 
-def of_shots(run: Found, shots: int, flip: bool = False) -> list[Found]:
-    return [one for one in run.get("test", []) if (one["shots"], one.get("flip", False)) == (shots, flip)]
+def of_shots(run: Found, shots: int, flip: bool = False, plain: bool = False) -> list[Found]:
+    return [one for one in run.get("test", []) if one["shots"] == shots and _way(one) == (flip, plain)]
+
+
+def _way(one: Found) -> tuple[bool, bool]:
+    """Whether it was tested with mirror images, and with nothing recognised."""
+    return one.get("flip", False), one.get("plain", False)
 
 
 def table(runs: dict[str, list[Found]]) -> str:
@@ -40,8 +45,8 @@ def table(runs: dict[str, list[Found]]) -> str:
     heading = ["", "shots", *(f"fold-{fold}" for fold in folds), "mean", "FB-IoU", "std of seeds", "minutes a fold"]
     lines = [heading, ["---", "---:"] + ["---:"] * (len(heading) - 2)]
     for name, own in runs.items():
-        for flip, shots in sorted({(one.get("flip", False), one["shots"]) for run in own for one in run.get("test", [])}):
-            tests = {str(run["fold"]): of_shots(run, shots, flip) for run in own}
+        for (flip, plain), shots in sorted({(_way(one), one["shots"]) for run in own for one in run.get("test", [])}):
+            tests = {str(run["fold"]): of_shots(run, shots, flip, plain) for run in own}
             scores = {fold: [one["miou"] for one in found] for fold, found in tests.items()}
             scores = {fold: values for fold, values in scores.items() if values}
             whole = f"{mean(mean(values) for values in scores.values()):.1f}" if len(scores) == len(folds) else "–"
@@ -50,7 +55,15 @@ def table(runs: dict[str, list[Found]]) -> str:
             minutes = mean(run["seconds"]["training"] for run in own) / 60
             cells = [f"{mean(scores[fold]):.1f}" if fold in scores else "–" for fold in folds]
             lines.append(
-                [name + ", mirrored" * flip, str(shots), *cells, whole, f"{fb:.1f}", f"{spread:.2f}", f"{minutes:.1f}"]
+                [
+                    name + ", mirrored" * flip + ", nothing recognised" * plain,
+                    str(shots),
+                    *cells,
+                    whole,
+                    f"{fb:.1f}",
+                    f"{spread:.2f}",
+                    f"{minutes:.1f}",
+                ]
             )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

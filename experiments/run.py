@@ -3,7 +3,8 @@
     python experiments/run.py experiments/table1.json --data VOC2012
 
 A plan is JSON: {"rows": {NAME: ROW}, "folds": [0, 1, "all", ...], "test": {"split", "shots", "seeds", "episodes"}}; a test
-with "flip": true is done once more with answers to mirror images averaged in. Of a ROW, all is optional: "preset", "weights"
+with "flip": true is done once more with answers to mirror images averaged in, with "plain": true once more with nothing
+recognised. Of a ROW, all is optional: "preset", "weights"
 and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the place of the plan's; "label_bug" switches on
 the released code's mistake; "watch" scores the test classes, or those held out, each so many episodes, for a curve; "compile"
 is true or false; "seconds" is how long it may take, for --seconds.
@@ -45,6 +46,15 @@ from cyctr.model.sampling import Sample, sample_tokens
 from cyctr.storage import write_atomically
 
 _WATCHED = 300  # episodes of each point of a curve
+
+
+WAYS = ({"flip": False, "plain": False}, {"flip": True, "plain": False}, {"flip": False, "plain": True})
+"""How a test may be done: as it is, with mirror images, with nothing recognised."""
+
+
+def tested_so(one: dict[str, Any], way: dict[str, bool]) -> bool:
+    """Whether a result is of a way to test; an old one does not name what nobody asked for."""
+    return all(one.get(name, False) == wanted for name, wanted in way.items())
 
 
 class Job(NamedTuple):
@@ -158,9 +168,11 @@ class Laboratory:
         size = trainer.config.training.augmentation.size
         measure = replace(measure, input=replace(measure.input, size=size), order=test.get("order", measure.order))
         evaluation = self.evaluation(trainer.dataset, test["split"], measure)
-        found = []
-        for shots, flip in product(test["shots"], (False, True) if test.get("flip") else (False,)):
-            method.flip = flip
+        found, familiar = [], method.network.familiar
+        ways = [way for way in WAYS if all(not wanted or test.get(name) for name, wanted in way.items())]
+        for shots, way in product(test["shots"], ways):
+            method.flip = way["flip"]
+            method.network.familiar = None if way["plain"] else familiar
             settings = [Setting(trainer.fold, shots, seed) for seed in test["seeds"]]
             batch = episodes_together(self.device, shots)
             results = Results({})
@@ -173,7 +185,7 @@ class Laboratory:
                 found.append(
                     {
                         "shots": shots,
-                        "flip": flip,
+                        **way,
                         "seed": setting.seed,
                         "miou": 100 * result.miou,
                         "fb_iou": 100 * result.fb_iou,
@@ -216,11 +228,15 @@ def summary(found: dict[str, Any]) -> str:
     """One line of a table."""
     parts = [f"{found['name']:<28} fold {found['fold']}"]
     parts.append(f"loss {found['loss']:.3f} {found['seconds']['training']:5.0f} s {found['episodes_per_second']:5.0f}/s")
-    for shots, flip in sorted({(one["shots"], one.get("flip", False)) for one in found.get("test", [])}):
-        own = [one for one in found["test"] if (one["shots"], one.get("flip", False)) == (shots, flip)]
+    for shots, way in product(sorted({one["shots"] for one in found.get("test", [])}), WAYS):
+        own = [one for one in found["test"] if one["shots"] == shots and tested_so(one, way)]
+        if not own:
+            continue
         scores = [one["miou"] for one in own]
         spread = f" ({min(scores):.1f}-{max(scores):.1f})" if len(scores) > 1 else ""
-        parts.append(f"{shots}-shot{' flip' * flip} {fmean(scores):.2f}{spread} {own[0]['episodes_per_second']:.0f}/s")
+        how = " flip" * way["flip"] + " plain" * way["plain"]
+        speed = own[0]["episodes_per_second"]
+        parts.append(f"{shots}-shot{how} {fmean(scores):.2f}{spread} {speed:.0f}/s")
     return "  ".join(parts)
 
 
