@@ -12,7 +12,7 @@ from cyctr.model import Backbone
 from cyctr.seeding import Stream, random_bits
 from cyctr.types import IGNORE
 
-_IMAGES = 600  # that are looked at
+_IMAGES = 400  # that are looked at
 _CELLS = 500  # of each
 _RIDGE = 0.1  # of the mean square of a feature
 _FIRST = 2  # the label of the first class: a cell that is labelled 1 has a meaning of its own
