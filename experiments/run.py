@@ -170,6 +170,7 @@ class Laboratory:
         evaluation = self.evaluation(trainer.dataset, test["split"], measure)
         found, familiar = [], method.network.familiar
         ways = [way for way in WAYS if all(not wanted or test.get(name) for name, wanted in way.items())]
+        ways = [way for way in ways if familiar is not None or not way["plain"]]
         for shots, way in product(test["shots"], ways):
             method.flip = way["flip"]
             method.network.familiar = None if way["plain"] else familiar

@@ -37,6 +37,13 @@ def test_a_gpu_answers_as_many_episodes_at_a_time_as_its_memory_suits(gib, shots
     assert episodes_together(torch.device("cpu"), shots) == 1
 
 
+def test_larger_inputs_and_more_classes_leave_room_for_fewer(monkeypatch):
+    monkeypatch.setattr(devices, "free_memory", lambda device: 24 * 2**30)
+    gpu = torch.device("cuda")
+    assert [episodes_together(gpu, 1, area=area) for area in (0.3, 1, 2, 4, 16)] == [20, 20, 5, 1, 1]
+    assert [episodes_together(gpu, 1, classes) for classes in (1, 10, 100)] == [20, 17, 7]
+
+
 def test_free_memory_is_some_of_what_the_machine_has():
     whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 0 < free_memory(CPU) <= whole

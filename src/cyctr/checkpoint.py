@@ -41,7 +41,7 @@ def save_checkpoint(
         model: the network.
         config: how it was made; `config.model` must be the network's own.
         weights: by name, to write in place of the network's own: their moving average, say.
-        half: write float16, half as large.
+        half: write float16, half as large; but for the few numbers of a tuned backbone, which are all near one.
         auxiliary: with the head that only training uses.
         data: what it learned from, for `describe_checkpoint`.
     """
@@ -74,7 +74,7 @@ def checkpoint_bytes(
     if not auxiliary:
         state = {name: value for name, value in state.items() if not name.startswith(_AUXILIARY)}
     if half:
-        state = {name: value.half() for name, value in state.items()}
+        state = {name: value if name.endswith(SPECTRUM) else value.half() for name, value in state.items()}
     about = {"format": _FORMAT, "config": to_dict(config), "backbone": weights_digest(model.backbone)}
     return pack(state, about if data is None else {**about, "data": dict(data)})
 

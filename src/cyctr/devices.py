@@ -9,6 +9,7 @@ from cyctr.errors import ConfigError
 _MOST_TOGETHER = 64  # episodes: more gain nothing
 _WORKING = 0.25  # of the free memory that episodes may take while they are answered
 _TAKES = 300 * 2**20  # bytes of one with one shot: similarities of 3600 x 3600 cells, several times
+_MAPS = 5 * 2**20  # bytes of the answer for one class
 
 
 def choose_device(name: str) -> torch.device:
@@ -39,8 +40,16 @@ def free_memory(device: torch.device) -> int:
         return 4 * 2**30
 
 
-def episodes_together(device: torch.device, shots: int) -> int:
-    """How many episodes to answer at a time: on a GPU as many as keep it busy, fewer where its memory is small."""
+def episodes_together(device: torch.device, shots: int, classes: int = 1, area: float = 1.0) -> int:
+    """How many episodes to answer at a time: on a GPU as many as keep it busy, fewer where its memory is small.
+
+    Args:
+        device: where.
+        shots: K.
+        classes: that are answered for together.
+        area: of an input, in those of 473 pixels.
+    """
     if device.type == "cpu":
         return 1
-    return max(1, min(_MOST_TOGETHER, int(_WORKING * free_memory(device)) // (_TAKES * shots)))
+    takes = _TAKES * shots * max(1.0, area) ** 2 + _MAPS * classes * area
+    return max(1, min(_MOST_TOGETHER, int(_WORKING * free_memory(device) / takes)))

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 import re
 from dataclasses import replace
@@ -289,6 +290,16 @@ def test_a_run_of_other_settings_is_not_resumed(config, others, words, tmp_path)
 def test_options_that_change_nothing_of_what_is_learned_may_change_in_a_resume(tmp_path, whole):
     go(begun(tmp_path / "parts"), until=3)
     go(resumed(tmp_path / "parts", options=replace(QUIET, resident=False, workers=2, save_minutes=0.0, tensorboard=True)))
+    assert_same_run(tmp_path / "parts", whole())
+
+
+def test_a_run_from_before_there_was_a_setting_is_resumed(tmp_path, whole):
+    go(begun(tmp_path / "parts"), until=2)
+    path = tmp_path / "parts" / "config.json"
+    told = json.loads(path.read_text())
+    del told["config"]["optimizer"]["backbone_rate"], told["config"]["model"]["familiar"]
+    path.write_text(json.dumps(told))
+    go(resumed(tmp_path / "parts"))
     assert_same_run(tmp_path / "parts", whole())
 
 

@@ -135,6 +135,11 @@ def test_several_answers_are_looked_at_as_each_alone_and_padding_is_not():
     assert together.tolist() == pytest.approx([resemblance(*one) for one in cases], abs=1e-6)
 
 
+def test_answers_that_are_no_numbers_do_not_fail():
+    maps = torch.full((2, 1, 9, 9), torch.nan)
+    confidences.resemblance(*maps, torch.ones(1, 9, 9, dtype=torch.bool))
+
+
 def test_no_shots_are_refused():
     with pytest.raises(DataError, match="shots is 0; expected at least 1"):
         confidence(*case(), 0, ANY)

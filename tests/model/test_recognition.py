@@ -64,6 +64,10 @@ def test_the_surest_class_counts_and_those_that_are_shown_do_not():
     assert torch.equal(familiar.against(scores, torch.zeros(1, 2)) > 0, scores.amax(1) > 0)
 
 
+def test_what_the_support_shows_less_than_nothing_of_is_not_held_against_the_rest():
+    assert not Familiar(2, 7).against(torch.zeros(1, 2, 6, 7), torch.tensor([[-0.6, 0.0]])).any()
+
+
 def test_rows_of_zeros_change_nothing():
     plain, zeros = network(config=replace(CONFIG, familiar=0)), network()
     zeros.familiar.weight.zero_()

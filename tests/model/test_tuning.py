@@ -111,6 +111,38 @@ def test_vectors_are_looked_for_when_they_are_needed_first():
     assert [name for name, _ in backbone.named_buffers() if name.endswith("left")]
 
 
+def test_a_network_that_has_answered_before_can_still_learn():
+    model, given = tuned_network(), episode()
+    with torch.inference_mode():
+        model(given)
+    model.train()
+    episode_loss(model(given), given, Config().loss).total.backward()
+    assert all(value.grad is not None for name, value in model.named_parameters() if name.endswith(SPECTRUM))
+
+
+def test_an_export_leaves_a_tuned_network_as_it_is():
+    backbone = moved(Backbone(BackboneConfig("tiny", tuned=True)))
+    images = torch.rand(1, 3, 65, 65)
+    exported = torch.export.export(backbone, (images,)).module()(images)
+    assert not [name for name, _ in backbone.named_buffers() if name.endswith("left")]
+    assert torch.allclose(exported.high, backbone(images).high, atol=1e-5)
+
+
+def test_convolutions_that_pad_in_other_ways_stay_as_they_are():
+    body = nn.Sequential(nn.Conv2d(8, 4, 3, padding=1, padding_mode="reflect"))
+    tune(body)
+    assert type(body[0]) is nn.Conv2d
+
+
+def test_a_half_checkpoint_keeps_the_factors_to_the_bit(tmp_path):
+    model = moved(tuned_network(), 0.01)
+    save_checkpoint(tmp_path / "half.safetensors", model, Config(model=model.config), half=True)
+    again, _ = load_checkpoint(tmp_path / "half.safetensors")
+    for name, value in again.named_parameters():
+        if name.endswith(SPECTRUM):
+            assert torch.equal(value, model.get_parameter(name)), name
+
+
 def test_weights_that_are_loaded_later_are_factorised_anew():
     images = torch.rand(1, 3, 65, 65)
     torch.manual_seed(0)

@@ -283,7 +283,8 @@ def _conclude(trainer: "Trainer", outcome: str, dataset: "partial[Dataset]") -> 
     if outcome != "finished":
         why = "stopped" if outcome == "stopped" else "time is up"
         print(f"{why} after {done:,} of {counted(trainer.config.training.episodes, 'episode')}; go on with --resume")
-    print(f"network: {folder / 'last.safetensors'}")
+    unready = " (recognises no training class before the run has ended)"
+    print(f"network: {folder / 'last.safetensors'}{unready * (outcome == 'stopped' and bool(trainer.config.model.familiar))}")
     if trainer.best >= 0:
         names = trainer.data["validation"]
         held_out = counted(len(names), "held-out class")

@@ -229,6 +229,7 @@ class _Session:
             "auxiliary": auxiliary,
             "convolution_rate": rates["convolutions"],
             "transformer_rate": rates["transformer"],
+            **({"backbone_rate": rates["backbone"]} if self.trainer.config.model.backbone.tuned else {}),
             "episodes_per_second": round(count * batch / max(seconds, 1e-9), 2),
             "seconds": round(self._elapsed(), 2),
         }
@@ -344,5 +345,6 @@ def _to_board(board: Any, record: dict[str, Any]) -> None:
         return
     for name, shown in {"loss": "total", "main": "Dice", "auxiliary": "auxiliary"}.items():
         board.add_scalar(f"loss/{shown}", record[name], episodes)
-    for name in ("convolution_rate", "transformer_rate", "episodes_per_second"):
-        board.add_scalar(f"run/{name}", record[name], episodes)
+    for name in ("convolution_rate", "transformer_rate", "backbone_rate", "episodes_per_second"):
+        if name in record:
+            board.add_scalar(f"run/{name}", record[name], episodes)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cyctr.checkpoint import checkpoint_bytes, require_named_weights, weights_digest
-from cyctr.config import Config, LossConfig, protocol, to_dict
+from cyctr.config import Config, LossConfig, from_dict, protocol, to_dict
 from cyctr.data.dataset import Dataset, Progress, Split
 from cyctr.data.folds import hold_out
 from cyctr.data.index import Index
@@ -194,7 +194,8 @@ class Trainer:
     def _earlier_sessions(self) -> list[Any]:
         """The sessions of the run in the folder, refused where it was made in another way."""
         found = self.folder.read_config()
-        differing = differences({k: found.get(k) for k in ("config", "data")}, _plain(self.about()))
+        there = {"config": _with_defaults(found.get("config")), "data": found.get("data")}
+        differing = differences(there, _plain(self.about()))
         if differing:
             raise ConfigError(
                 f"the run in {self.folder.path} was made with other settings (there / here: {'; '.join(differing)}); "
@@ -324,7 +325,8 @@ class Trainer:
         order = Stream("latent images", *labelled.key).choose(len(labelled.images), len(labelled.images))
         images = sorted(labelled.images[place] for place in order[:_LATENT_IMAGES])
         count, unsure, size = training.latent_classes, training.latent_unsure, training.augmentation.size
-        backbone = [to_dict(self.config.model.backbone), weights_digest(self.model.backbone)]
+        network = {name: value for name, value in to_dict(self.config.model.backbone).items() if name != "tuned"}
+        backbone = [network, weights_digest(self.model.backbone)]  # as it is before it learns
         depends = [index.digest, labelled.pairs, images, backbone, count, unsure, size, training.augmentation.longest]
         digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()
 
@@ -409,6 +411,14 @@ def build_network(config: Config) -> CyCTR:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
         return CyCTR(config.model, backbone)
+
+
+def _with_defaults(config: Any) -> Any:
+    """The settings of an earlier run with those that there were none of yet; as they are where they cannot be read."""
+    try:
+        return _plain(to_dict(from_dict(Config, config)))
+    except ConfigError:
+        return config
 
 
 def _plain(about: dict[str, Any]) -> dict[str, Any]:

@@ -79,6 +79,6 @@ def resemblance(probability: Tensor, similarity: Tensor, inside: Tensor) -> Tens
     answer = looked >= _PEAK_SHARE * looked.amax(1, keepdim=True).clamp_min(0)  # never empty, whatever the mask is
     most = math.ceil(_BEST_SHARE * (answer.shape[1] - 1)) + 1
     best = similarity.float().flatten(1).masked_fill(~answer, -math.inf).topk(most).values  # (B, most), falling
-    place = _BEST_SHARE * (answer.sum(1, keepdim=True) - 1).double()  # between two of them
+    place = _BEST_SHARE * (answer.sum(1, keepdim=True) - 1).clamp_min(0).double()  # between two of them
     lower, upper = (best.gather(1, index.long()) for index in (place.floor(), place.ceil()))
     return torch.lerp(lower, upper, (place % 1).float())[:, 0]

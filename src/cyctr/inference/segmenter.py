@@ -4,7 +4,7 @@ import hashlib
 import os
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -260,8 +260,12 @@ class Segmenter:
         if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
             raise ConfigError(f"batch is {batch!r}; expected a whole number of images, at least 1")
         ready = {name: support.to(self.device) for name, support in own.items()}
-        shots = max(support.shots for support in own.values())
-        return self._run(images, ready, plan, batch or min(_MOST_TOGETHER, episodes_together(self.device, shots)), complain)
+        return self._run(images, ready, plan, batch or self._together(own.values(), plan), complain)
+
+    def _together(self, supports: Collection[EncodedSupport], plan: _Plan) -> int:
+        """How many images to look at together, as suits the device."""
+        shots, area = max(support.shots for support in supports), (self.input.size * max(plan.scales) / 473) ** 2
+        return min(_MOST_TOGETHER, episodes_together(self.device, shots, len(supports), area))
 
     def _run(
         self,

@@ -50,5 +50,5 @@ class Familiar(nn.Module):
             scores: (B, classes, h, w) of the queries.
             shown: (B, classes) of their supports.
         """
-        others = (scores - shown[:, :, None, None]).amax(1)
+        others = (scores - shown.clamp_min(0)[:, :, None, None]).amax(1)
         return _WEIGHT * (others - _SURE).clamp_min(0)

@@ -45,23 +45,26 @@ class SpectralConv2d(nn.Conv2d):
         self.register_buffer("left", None, persistent=False)
         self.register_buffer("right", None, persistent=False)
 
-    @torch.no_grad()
     def factorise(self) -> None:
-        """Finds the singular vectors, where the weights are."""
-        flat = self.weight.flatten(1).double()  # (out, in * kernel)
+        """Finds the singular vectors, where the weights are, and keeps them."""
+        with torch.inference_mode(False):  # what is made there could never learn
+            self.left, self.right = self._vectors()
+
+    @torch.no_grad()
+    def _vectors(self) -> tuple[Tensor, Tensor]:
+        flat = self.weight.clone().flatten(1).double()  # (out, in * kernel)
         tall = flat.shape[0] > flat.shape[1]
         vectors = torch.linalg.eigh(flat.T @ flat if tall else flat @ flat.T).eigenvectors
         left, right = (flat @ vectors, vectors.T) if tall else (vectors, vectors.T @ flat)
-        self.left, self.right = left.to(self.weight.dtype), right.to(self.weight.dtype)
+        return left.to(self.weight.dtype), right.to(self.weight.dtype)
 
     def learned(self) -> Tensor:
         """The weights with the singular values of now."""
-        if self.left is None or self.right is None:
+        if self.left is None and not torch.compiler.is_compiling():  # which must not change the network
             self.factorise()
-        assert self.left is not None
-        assert self.right is not None
+        left, right = (self.left, self.right) if self.left is not None and self.right is not None else self._vectors()
         with torch.autocast(self.weight.device.type, enabled=False):
-            change = (self.left * (self.spectrum - 1)) @ self.right
+            change = (left * (self.spectrum - 1)) @ right
         return self.weight + change.view_as(self.weight)
 
     def forward(self, maps: Tensor) -> Tensor:
@@ -89,7 +92,7 @@ class SpectralConv2d(nn.Conv2d):
 def tune(parent: nn.Module) -> None:
     """Lets the convolutions of a frozen network learn, but for those that look at pixels or at each channel by itself."""
     for name, child in parent.named_children():
-        if type(child) is nn.Conv2d and child.in_channels > 3 and child.groups == 1:
+        if type(child) is nn.Conv2d and child.in_channels > 3 and child.groups == 1 and child.padding_mode == "zeros":
             setattr(parent, name, SpectralConv2d(child))
         else:
             tune(child)
