@@ -128,7 +128,7 @@ def test_where_labels_overlap_the_largest_value_wins_and_undecided_pixels_lose_t
 def test_nothing_that_is_learned_depends_on_it(tmp_path):
     trained(tmp_path / "with", RECOGNISING)
     trained(tmp_path / "without", SMALL)
-    same_bits(state_of(tmp_path / "with"), state_of(tmp_path / "without"))
+    assert same_bits(state_of(tmp_path / "with"), state_of(tmp_path / "without"))
 
 
 def test_the_last_checkpoint_recognises_the_training_classes_and_one_that_is_overwritten_need_not(tmp_path):

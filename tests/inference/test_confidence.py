@@ -137,7 +137,7 @@ def test_several_answers_are_looked_at_as_each_alone_and_padding_is_not():
 
 def test_answers_that_are_no_numbers_do_not_fail():
     maps = torch.full((2, 1, 9, 9), torch.nan)
-    confidences.resemblance(*maps, torch.ones(1, 9, 9, dtype=torch.bool))
+    assert confidences.resemblance(*maps, torch.ones(1, 9, 9, dtype=torch.bool)).shape == (1,)
 
 
 def test_no_shots_are_refused():

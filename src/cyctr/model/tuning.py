@@ -1,5 +1,7 @@
 """What of a backbone may learn: the singular values of its convolutions, a few thousand numbers in all."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -25,16 +27,7 @@ class SpectralConv2d(nn.Conv2d):
 
     def __init__(self, layer: nn.Conv2d) -> None:
         """Takes over the weights of a layer."""
-        super().__init__(
-            layer.in_channels,
-            layer.out_channels,
-            layer.kernel_size,  # type: ignore[arg-type]
-            layer.stride,  # type: ignore[arg-type]
-            layer.padding,  # type: ignore[arg-type]
-            layer.dilation,  # type: ignore[arg-type]
-            bias=layer.bias is not None,
-            device="meta",  # takes no memory, and draws no random number
-        )
+        super().__init__(**_form(layer))
         self.weight, self.bias = layer.weight, layer.bias
         self.spectrum = nn.Parameter(torch.ones(min(layer.out_channels, layer.weight[0].numel())))
         self.forget()
@@ -75,18 +68,16 @@ class SpectralConv2d(nn.Conv2d):
         """An ordinary convolution that computes the same."""
         unchanged = bool((self.spectrum == 1).all())
         weight = self.weight if unchanged else self.learned()
-        made = nn.Conv2d(
-            self.in_channels,
-            self.out_channels,
-            self.kernel_size,  # type: ignore[arg-type]
-            self.stride,  # type: ignore[arg-type]
-            self.padding,  # type: ignore[arg-type]
-            self.dilation,  # type: ignore[arg-type]
-            bias=self.bias is not None,
-            device="meta",
-        )
+        made = nn.Conv2d(**_form(self))
         made.weight, made.bias = nn.Parameter(weight.detach(), requires_grad=False), self.bias
         return made.train(self.training)
+
+
+def _form(layer: nn.Conv2d) -> dict[str, Any]:
+    """What makes a convolution like this one, without weights."""
+    same = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation")
+    weightless = {"bias": layer.bias is not None, "device": "meta"}  # takes no memory, and draws no random number
+    return {name: getattr(layer, name) for name in same} | weightless
 
 
 def tune(parent: nn.Module) -> None:
