@@ -277,6 +277,29 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
         pass
 
 
+LEAVING = """
+from pathlib import Path
+from cyctr.engine.distributed import join
+
+def threads():
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+
+with join("cpu") as world:
+    import torch._dynamo  # brings functions that keep a group as default, as a compiled network would
+    world.agree(0.0)
+    talking = any("gloo" in name for name in threads())
+print("left" if talking and not any("gloo" in name for name in threads()) else threads())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_no_thread_of_the_group_outlives_it(tmp_path):
+    (tmp_path / "leaving.py").write_text(LEAVING)
+    done = in_two_processes(tmp_path, tmp_path / "leaving.py")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["left", "left"]
+
+
 OPTIONS = {
     "--weights": "tiny",
     "--validation-episodes": 3,
@@ -291,8 +314,8 @@ OPTIONS = {
 
 
 def in_two_processes(folder, *arguments):
-    """What the command line says when `torchrun` starts it twice."""
-    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port(), "-m", "cyctr")
+    """What a script, or `-m` a module, says when `torchrun` starts it twice."""
+    launcher = ("-m", "torch.distributed.run", "--nproc-per-node", 2, "--master-port", free_port())
     command = list(map(str, (sys.executable, *launcher, *arguments)))
     shared = environment(TMPDIR=str(folder))
     return subprocess.run(command, capture_output=True, text=True, env=shared, check=False, timeout=600)
@@ -302,7 +325,7 @@ def test_the_whole_command_runs_in_two_processes_to_the_network_of_one(run, tmp_
     root = photos(tmp_path / "photos")
     shared = ("train", "--data", root, "--test-classes", "thing0", *(x for pair in OPTIONS.items() for x in pair))
     assert run(*shared, "--output", tmp_path / "one")[0] == 0
-    done = in_two_processes(tmp_path, *shared, "--output", tmp_path / "two")
+    done = in_two_processes(tmp_path, "-m", "cyctr", *shared, "--output", tmp_path / "two")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("8 episodes, 4 a step") == 1
     assert done.stdout.count("network: ") == 1
@@ -311,7 +334,7 @@ def test_the_whole_command_runs_in_two_processes_to_the_network_of_one(run, tmp_
 
 
 def test_of_several_processes_the_first_says_what_is_wrong_for_all(tmp_path):
-    done = in_two_processes(tmp_path, "train", "--data", "nowhere", "--output", tmp_path / "out")
+    done = in_two_processes(tmp_path, "-m", "cyctr", "train", "--data", "nowhere", "--output", tmp_path / "out")
     assert done.returncode != 0
     assert done.stderr.count("cyctr: nowhere: no such folder") == 1
     assert not (tmp_path / "out").exists()

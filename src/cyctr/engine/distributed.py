@@ -1,5 +1,6 @@
 """Several processes that train one network: each computes its part of every step, all take the same mean gradient."""
 
+import importlib
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -90,6 +91,9 @@ def join(kind: str) -> Iterator[World]:
                 "lower --nproc-per-node"
             )
         torch.cuda.set_device(local)
+    # Its functions keep the group of the moment they are first imported as a default. Imported later, as by a compiler, they
+    # would keep this group's threads alive until the interpreter ends, which now and then aborts the process.
+    importlib.import_module("torch.distributed.nn")
     try:
         dist.init_process_group("nccl" if kind == "cuda" else "gloo", timeout=_PATIENCE)
     except (ValueError, dist.DistError) as error:
