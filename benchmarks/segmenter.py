@@ -4,8 +4,9 @@
     python benchmarks/segmenter.py --model lite0 --model resnet50 --device cpu --threads 2
     python benchmarks/segmenter.py --model runs/a/model.safetensors --quick
 
-Images are noise with a disc, in memory already: no file is decoded. Every case runs in a process of its own, so that its
-peak is its own; what is compared with each other (the growth) is measured in one process, in turns: read the ratios.
+Images are noise with a disc, in memory already: no file is decoded. On a CPU every case runs in a process of its own, so that
+its peak is its own; on a GPU, where peaks can be counted anew, all run in one. What is compared with each other (the growth)
+is measured in one process, in turns: read the ratios.
 """
 
 import argparse
@@ -125,7 +126,6 @@ def one_case(segmenter: "Segmenter", case: Case, images: int, repeats: int, batc
     seconds = medians({"all": work}, turns, segmenter.device)["all"]
     found: dict[str, Any] = {"images_per_second": count / seconds, "peak_mib": resident(), "ready_mib": ready}
     if segmenter.device.type == "cuda":
-        found["process_mib"] = found["peak_mib"]
         found["peak_mib"] = round(torch.cuda.max_memory_allocated(segmenter.device) / 2**20)
         del found["ready_mib"]
     return found
@@ -152,31 +152,34 @@ def growth(segmenter: "Segmenter", images: int, repeats: int, batch: int | None)
     }
 
 
-def task(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What a process of its own does."""
+def tasks(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """What a process of its own does: it opens the network, and measures each case that is named."""
     import torch
 
     if options["threads"]:
         torch.set_num_threads(options["threads"])
     from cyctr import Segmenter
+    from cyctr.engine.evaluate import environment
 
     segmenter = Segmenter.from_pretrained(options["model"], device=options["device"])
-    device = segmenter.device
-    ready = time.time()
-    if name == START:
-        from cyctr.engine.evaluate import environment
-
-        about = {"environment": environment(device), "device": device.type, "threads": torch.get_num_threads()}
-        return {"ready": ready, **about}
+    ready, device = time.time(), segmenter.device
+    about = {"environment": environment(device), "device": device.type, "threads": torch.get_num_threads()}
     many = options["images"] or (64 if device.type == "cuda" else 2)
-    if name == GROWTH:
-        return growth(segmenter, many, options["repeats"], options["batch"])
-    return one_case(segmenter, CASES[name], many, options["repeats"], options["batch"])
+    found = {}
+    for name in names:
+        print(f"{Path(options['model']).stem}: {name}", file=sys.stderr, flush=True)
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(device)
+        if name == GROWTH:
+            found[name] = growth(segmenter, many, options["repeats"], options["batch"])
+        else:
+            found[name] = one_case(segmenter, CASES[name], many, options["repeats"], options["batch"])
+    return {"ready": ready, "about": about, "found": found}
 
 
-def in_process(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """What `task` gives, of a fresh process."""
-    return json.loads(_output([__file__, "--task", json.dumps([name, dict(options)])]).splitlines()[-1])
+def in_process(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    """What `tasks` gives, of a fresh process."""
+    return json.loads(_output([__file__, "--tasks", json.dumps([names, dict(options)])]).splitlines()[-1])
 
 
 def _output(arguments: Sequence[str]) -> str:
@@ -193,8 +196,9 @@ def start_up(options: Mapping[str, Any], repeats: int) -> tuple[dict[str, float]
         start = time.time()
         imported.append(float(_output(["-c", "import cyctr, time; print(time.time())"])) - start)
         start = time.time()
-        about = in_process(START, options)
-        ready.append(about.pop("ready") - start)
+        done = in_process([], options)
+        ready.append(done["ready"] - start)
+        about = done["about"]
     return {"import_seconds": statistics.median(imported), "ready_seconds": statistics.median(ready)}, about
 
 
@@ -221,17 +225,14 @@ def run(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
             name: getattr(given, name) for name in ("device", "threads", "batch")
         }
         found: dict[str, Any] = {}
-        found[START], about = start_up(options, given.repeats)
-        report |= about
+        found[START], about = start_up(options, given.starts)
         name = Path(model).stem
-        found["cases"] = {}
-        for case in given.cases:
-            print(f"{name}: {case}", file=sys.stderr, flush=True)
-            result = in_process(case, options)
-            if case == GROWTH:
-                found |= {GROWTH: result, "released": compared(name, about, result)}
-            else:
-                found["cases"][case] = result
+        apart = [[case] for case in given.cases] if about["device"] == "cpu" else [given.cases]
+        results = {case: result for cases in apart for case, result in in_process(cases, options)["found"].items()}
+        if GROWTH in results:
+            found |= {GROWTH: results[GROWTH], "released": compared(name, about, results[GROWTH])}
+        found["cases"] = {case: result for case, result in results.items() if case != GROWTH}
+        report |= about
         report.setdefault("models", {})[name] = found
         yield report
 
@@ -278,16 +279,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, help="images at a time; default: the Segmenter's own")
     parser.add_argument("--images", type=int, help="of 500x375 in a measurement; default: 2 on a CPU, 64 on a GPU")
     parser.add_argument("--repeats", type=int, default=5, help="of each measurement, of which the median is taken")
+    parser.add_argument("--starts", type=int, default=5, help="of which the median is taken")
     parser.add_argument("--cases", nargs="+", choices=every, default=every, metavar="CASE", help="; ".join(every))
     parser.add_argument("--quick", action="store_true", help="one image, once: to see that it runs")
     parser.add_argument("--output", type=Path, help="default: segmenter-DEVICE.json beside this script")
-    parser.add_argument("--task", help=argparse.SUPPRESS)
+    parser.add_argument("--tasks", help=argparse.SUPPRESS)
     given = parser.parse_args(arguments)
-    if given.task:
-        print(json.dumps(task(*json.loads(given.task))))
+    if given.tasks:
+        print(json.dumps(tasks(*json.loads(given.tasks))))
         return
     if given.quick:
-        given.images, given.repeats = 1, 1
+        given.images, given.repeats, given.starts = 1, 1, 1
     for report in run(given):
         path = given.output or Path(__file__).with_name(f"segmenter-{report['device']}.json")
         path.write_text(json.dumps(report, indent=2) + "\n")

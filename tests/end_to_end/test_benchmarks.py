@@ -49,11 +49,11 @@ def options(checkpoint):
 
 @pytest.mark.parametrize("name", ["1 support", "5 supports", "10 classes", "12 megapixels, whole"])
 def test_every_case_is_a_task(script, options, name):
-    assert script.task(name, options)["images_per_second"] > 0
+    assert script.tasks([name], options)["found"][name]["images_per_second"] > 0
 
 
 def test_the_growth_is_told_as_ratios_to_one(script, options):
-    growth = json.loads(json.dumps(script.task(script.GROWTH, options)))
+    growth = json.loads(json.dumps(script.tasks([script.GROWTH], options)["found"][script.GROWTH]))
     assert growth["supports"]["1"] == growth["classes"]["1"] == 1
     assert growth["image_seconds"] > 0 and all(value > 0 for value in growth["encode_seconds_per_support"].values())
 
