@@ -222,7 +222,7 @@ class Trainer:
     def method(self) -> NetworkMethod:
         """The weights to test, ready to answer; training goes on beside them."""
         network = self._tested_network()
-        network.load_state_dict(self.recognised(), strict=False)
+        network.load_state_dict(self.recognised(network.backbone), strict=False)
         return NetworkMethod(network, self.device, self.options.half)
 
     def _tested_network(self) -> CyCTR:
@@ -234,24 +234,28 @@ class Trainer:
         network.backbone.accelerate()
         return network
 
-    def recognised(self) -> dict[str, Tensor]:
+    def recognised(self, backbone: Backbone | None = None) -> dict[str, Tensor]:
         """What recognises the training classes, fitted to the weights to test, by its name in the network.
 
         Nothing that is learned depends on it: it is made for a test, or for a checkpoint that stays.
+
+        Args:
+            backbone: of the weights to test, where it is at hand; made here otherwise.
         """
         if self.model.familiar is None:
             return {}
         if self._recognised is None or self._recognised[0] != self.step:
-            self._recognised = (self.step, self._recognise(torch.zeros_like(self.model.familiar.weight)))
+            backbone = backbone or self._tested_network().backbone
+            self._recognised = (self.step, self._recognise(torch.zeros_like(self.model.familiar.weight), backbone))
         return {"familiar.weight": self._recognised[1]}
 
-    def _recognise(self, rows: Tensor) -> Tensor:
+    def _recognise(self, rows: Tensor, backbone: Backbone) -> Tensor:
         """Fills rows, of the most frequent classes where there are more."""
         labelled, size = self._labelled_classes, self.config.training.augmentation.size
         frequent = sorted(labelled.holders, key=lambda number: (-len(labelled.holders[number]), number))[: len(rows)]
         images = choose_images(labelled.holders, frequent, labelled.key)
         with self.precision():
-            found = fit_familiar(self._store, labelled.pairs, images, frequent, self._tested_network().backbone, size)
+            found = fit_familiar(self._store, labelled.pairs, images, frequent, backbone, size)
         rows[: len(found)] = found
         return rows
 
