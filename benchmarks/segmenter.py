@@ -219,7 +219,7 @@ def compared(model: str, about: Mapping[str, Any], found: Mapping[str, Any]) -> 
 
 def run(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """The report so far, after each network."""
-    report: dict[str, Any] = {name: getattr(given, name) for name in ("quick", "images", "repeats", "batch")}
+    report: dict[str, Any] = {name: getattr(given, name) for name in ("quick", "images", "repeats", "starts", "batch")}
     for model in given.model or ["lite0"]:
         options = {"model": model, "images": given.images, "repeats": given.repeats} | {
             name: getattr(given, name) for name in ("device", "threads", "batch")
@@ -227,7 +227,7 @@ def run(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
         found: dict[str, Any] = {}
         found[START], about = start_up(options, given.starts)
         name = Path(model).stem
-        apart = [[case] for case in given.cases] if about["device"] == "cpu" else [given.cases]
+        apart = [given.cases] if about["device"] == "cuda" else [[case] for case in given.cases]
         results = {case: result for cases in apart for case, result in in_process(cases, options)["found"].items()}
         if GROWTH in results:
             found |= {GROWTH: results[GROWTH], "released": compared(name, about, results[GROWTH])}
