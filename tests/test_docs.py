@@ -116,7 +116,8 @@ def test_the_walk_through_your_own_data_works(tmp_path, monkeypatch, capsys):
             runpy.run_path(str(ROOT / words[0]), run_name="__main__")
         elif words[0] != "weights":
             quick = [{"efficientnet-lite0": "tiny"}.get(word, word) for word in words] if cached is None else words
-            quick = ["2" if word == "50" else word for word in quick]
+            quick = ["4" if word == "50" else word for word in quick]
+            quick += ["--size", "161"] if words[0] == "evaluate" else []
             monkeypatch.setattr(sys, "argv", ["cyctr", *quick])
             app(quick, standalone_mode=False)
     assert "no problems" in capsys.readouterr().out
