@@ -64,6 +64,7 @@ class BackboneConfig:
         None, "timm feature levels of the two middle taps and the high one; default: those of stride 8, 16 and 32"
     )
     stride_in_1x1: bool = setting(False, "original (Caffe) ResNets: a stage's stride sits in its first 1x1 convolution")
+    dilate_first: bool = setting(False, "dilate the first block of a dilated ResNet stage like its others, as PFENet does")
     mean: tuple[float, float, float] | None = setting(None, "RGB mean of images in [0, 1]; default: timm's")
     std: tuple[float, float, float] | None = setting(None, "RGB standard deviation; default: timm's")
     scale: tuple[float, float, float] | None = setting(None, "factors of the three taps, so that features are about 1 in size")

@@ -46,6 +46,8 @@ class Backbone(nn.Module):
         self.body, mean, std = _create_body(config)
         if config.stride_in_1x1:
             _move_strides(self.body, config.name)
+        if config.dilate_first:
+            _dilate_first_blocks(self.body, config.name)
         self.requires_grad_(False).eval()
         levels = _probe(self.body, config.name)
         self.taps = config.taps or _default_taps(config.name, len(levels))
@@ -209,12 +211,26 @@ class _DensePool(nn.Module):
 
 def _move_strides(body: nn.Module, name: str) -> None:
     """Moves the stride of each stage from the 3x3 to the 1x1 convolution of its first block, as in the original ResNet."""
-    first_blocks = [stage[0] for stage in body.children() if isinstance(stage, nn.Sequential) and hasattr(stage[0], "conv3")]
-    if not first_blocks:
-        raise ConfigError(f"backbone.stride_in_1x1 is set for {name}; only ResNets with bottleneck blocks have that form")
-    block: Any
-    for block in first_blocks:
-        block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
+    for first, *_ in _bottleneck_stages(body, name, "stride_in_1x1"):
+        first.conv1.stride, first.conv2.stride = first.conv2.stride, first.conv1.stride
+
+
+def _dilate_first_blocks(body: nn.Module, name: str) -> None:
+    """Dilates the first block of each stage like its others.
+
+    timm dilates it like the stage before, which is right where a stage's stride sits in the 3x3 convolution. Where it sits in
+    the 1x1 before it, only this computes at every 2nd or 4th cell what the undilated network does.
+    """
+    for first, second, *_ in _bottleneck_stages(body, name, "dilate_first"):
+        first.conv2.dilation, first.conv2.padding = second.conv2.dilation, second.conv2.padding
+
+
+def _bottleneck_stages(body: nn.Module, name: str, setting: str) -> list[Any]:
+    """The stages of a ResNet, each a chain of blocks."""
+    stages = [stage for stage in body.children() if isinstance(stage, nn.Sequential) and hasattr(stage[0], "conv3")]
+    if not stages:
+        raise ConfigError(f"backbone.{setting} is set for {name}; only ResNets with bottleneck blocks have that form")
+    return stages
 
 
 def _probe(body: nn.Module, name: str) -> list[Tensor]:
