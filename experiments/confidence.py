@@ -27,7 +27,7 @@ from cyctr.data.index import Index
 from cyctr.data.opening import open_dataset
 from cyctr.data.transforms import fit_image, fit_label, planes, restore
 from cyctr.devices import choose_device
-from cyctr.inference.confidence import CALIBRATIONS, Calibration, resemblance
+from cyctr.inference.confidence import CALIBRATIONS, Calibration, calibration_name, resemblance
 from cyctr.model import CyCTR
 from cyctr.seeding import Stream
 from cyctr.types import Episode, Features, Prediction
@@ -94,7 +94,7 @@ class Network:
     def __init__(self, path: Path, size: int, device: torch.device) -> None:
         model, config = load_checkpoint(path)
         self.model: CyCTR = model.accelerate().to(device)
-        self.name, self.weights = path.stem, str(config.model.backbone.weights)
+        self.name, self.weights = path.stem, calibration_name(config.model.backbone)
         self.input, self.device = InputConfig(size), device
 
     def encode(self, image: Pixels) -> Features:

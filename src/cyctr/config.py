@@ -64,7 +64,7 @@ class BackboneConfig:
         None, "timm feature levels of the two middle taps and the high one; default: those of stride 8, 16 and 32"
     )
     stride_in_1x1: bool = setting(False, "original (Caffe) ResNets: a stage's stride sits in its first 1x1 convolution")
-    dilate_first: bool = setting(False, "dilate the first block of a dilated ResNet stage like its others, as PFENet does")
+    dilate_first: bool = setting(False, "release: the first block of a dilated ResNet stage is dilated like its others")
     mean: tuple[float, float, float] | None = setting(None, "RGB mean of images in [0, 1]; default: timm's")
     std: tuple[float, float, float] | None = setting(None, "RGB standard deviation; default: timm's")
     scale: tuple[float, float, float] | None = setting(None, "factors of the three taps, so that features are about 1 in size")
@@ -410,6 +410,7 @@ PAPER = Config()
 
 RELEASED = Config(
     model=ModelConfig(
+        backbone=BackboneConfig(dilate_first=True),
         reduction_dropout=0.5,
         sampling=SamplingConfig(training_scale=(0.6, 4.0), training_scale_many=(0.6, 1.4)),
         encoder=EncoderConfig(flag_dropout=0.1),
@@ -424,7 +425,7 @@ BEST = Config(
         PAPER.model,
         reduction_dropout=0.5,
         familiar=64,
-        backbone=BackboneConfig("resnet50", "resnet50-keras", offset=6, tuned=True),
+        backbone=BackboneConfig("resnet50", "resnet50-keras", dilate_first=True, offset=6, tuned=True),
         prior=PriorConfig(votes=("mid", "high")),
         encoder=EncoderConfig(matching="cosine"),
     ),

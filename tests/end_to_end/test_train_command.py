@@ -166,7 +166,7 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "model.backbone.weights": ("mobilenetv2", "mobilenetv2"),
     "model.backbone.taps": ("1, 2, 3", (1, 2, 3)),
     "model.backbone.stride_in_1x1": ("true", True),
-    "model.backbone.dilate_first": ("true", True),
+    "model.backbone.dilate_first": ("false", False),
     "model.backbone.mean": ("0.1,0.2,0.3", (0.1, 0.2, 0.3)),
     "model.backbone.std": ("1,2,3", (1.0, 2.0, 3.0)),
     "model.backbone.scale": ("0.5,1,2", (0.5, 1.0, 2.0)),

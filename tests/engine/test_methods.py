@@ -2,8 +2,8 @@ import pytest
 import torch
 from making import episode
 
-from cyctr.config import BackboneConfig, EncoderConfig, ModelConfig
-from cyctr.engine.methods import NetworkMethod
+from cyctr.config import BEST, PAPER, RELEASED, BackboneConfig, EncoderConfig, ModelConfig
+from cyctr.engine.methods import NetworkMethod, with_weights
 from cyctr.model import build
 from cyctr.types import Episode
 
@@ -33,3 +33,22 @@ def test_both_steps_give_what_one_gives(flip):
     query, support = method.encode(given.query_images), method.encode(given.support_images.flatten(0, 1))
     torch.testing.assert_close(method.match(query, support, given).logits, method(given).logits)
     assert method.encodes
+
+
+def test_a_recipe_on_the_backbone_that_it_has_is_the_recipe():
+    assert with_weights(BEST, "resnet50-keras") == BEST
+
+
+@pytest.mark.parametrize(
+    ("config", "weights", "expected"),
+    [
+        (BEST, "efficientnet-lite0", BackboneConfig("tf_efficientnet_lite0", "efficientnet-lite0", tuned=True)),
+        (RELEASED, "resnet50-keras", BackboneConfig("resnet50", "resnet50-keras", dilate_first=True)),
+        (RELEASED, "tiny", BackboneConfig("tiny")),
+        (PAPER, "resnet50-keras", BackboneConfig("resnet50", "resnet50-keras")),
+    ],
+)
+def test_on_another_backbone_a_recipe_keeps_what_that_can_have(config, weights, expected):
+    moved = with_weights(config, weights)
+    assert moved.model.backbone == expected
+    assert (moved.optimizer, moved.training, moved.loss) == (config.optimizer, config.training, config.loss)

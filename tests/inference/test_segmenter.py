@@ -50,9 +50,12 @@ def test_nothing_is_marked_of_what_is_probably_absent_where_that_is_wanted(segme
         assert np.array_equal(usual.probability, dropped.probability)
 
 
-def test_confidence_was_measured_with_frozen_backbones_alone(images, monkeypatch):
-    monkeypatch.setattr(segmenter_module, "CALIBRATIONS", {"": Calibration(bias=50.0, slope=0.0, per_log_shot=0.0)})
-    for tuned, certain in ((False, True), (True, False)):
+@pytest.mark.parametrize("measured", [False, True])
+def test_the_confidence_of_a_tuned_backbone_is_another_than_of_the_same_frozen(images, monkeypatch, measured):
+    name = ", tuned" if measured else ""
+    monkeypatch.setattr(segmenter_module, "CALIBRATIONS", {name: Calibration(bias=50.0, slope=0.0, per_log_shot=0.0)})
+    for tuned in (False, True):
+        certain = tuned == measured
         made = Segmenter(build(replace(CONFIG, backbone=BackboneConfig("tiny", tuned=tuned))), 65, "cpu")
         found = made.segment(images[0], made.encode_support(*scene((40, 50), 9)))
         assert (found.confidence == 1) == certain
@@ -230,6 +233,27 @@ def test_supports_that_are_none_or_have_no_names_are_refused(segmenter, disc, im
         segmenter.segment(images[0], "disc")
     with pytest.raises(DataError, match="supports are list; expected one, or several by name"):
         segmenter.segment_many(images, [disc])
+
+
+def test_large_images_are_held_a_few_at_a_time_and_read_a_few_ahead(segmenter, disc, images, monkeypatch):
+    chunks, read = [], []
+    results, to_image = Segmenter._results, segmenter_module.to_image
+    monkeypatch.setattr(
+        Segmenter, "_results", lambda self, chunk, *rest: (chunks.append(len(chunk)), results(self, chunk, *rest))[1]
+    )
+    monkeypatch.setattr(segmenter_module, "to_image", lambda *given: (read.append(1), to_image(*given))[1])
+    usual = list(segmenter.segment_many(images * 3, disc, batch=4))
+    assert chunks == [4, 4, 4]
+    monkeypatch.setattr(segmenter_module, "_MOST_PIXELS", 4500)  # two or three of these
+    chunks.clear()
+    read.clear()
+    few, ahead = [], []
+    for result in segmenter.segment_many(images * 3, disc, batch=4):
+        few.append(result)
+        ahead.append(len(read) - len(few))
+    assert chunks == [2, 2] * 3 and max(ahead[2:]) <= 8
+    for one, other in zip(usual, few, strict=True):
+        assert np.allclose(one.classes["disc"].probability, other.classes["disc"].probability, atol=1e-5)
 
 
 def test_one_segmenter_serves_many_threads(segmenter, disc, images):

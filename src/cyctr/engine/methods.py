@@ -139,9 +139,16 @@ def backbone_of(weights: str) -> BackboneConfig:
 
 
 def with_weights(config: Config, weights: str) -> Config:
-    """The same network and recipe on another backbone, that of weights of the catalogue; tuned where the other was."""
-    backbone = replace(backbone_of(weights), tuned=config.model.backbone.tuned)
-    return replace(config, model=replace(config.model, backbone=backbone))
+    """The same network and recipe on another backbone, that of weights of the catalogue; tuned where the other was.
+
+    Where the weights are those that the network has, nothing changes; where they are others of the same architecture, its
+    form stays.
+    """
+    own, other = config.model.backbone, backbone_of(weights)
+    if weights == own.weights:
+        return config
+    other = replace(other, tuned=own.tuned, dilate_first=own.dilate_first and other.name == own.name)
+    return replace(config, model=replace(config.model, backbone=other))
 
 
 def _from_checkpoint(name: str) -> tuple[nn.Module, dict[str, Any]]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from cyctr.config import BackboneConfig
 from cyctr.errors import DataError
 
 _PEAK_SHARE = 0.5  # of the largest probability: what has more is looked at. Of a clear answer this is the mask.
@@ -38,10 +39,15 @@ CALIBRATIONS: Mapping[str, Calibration] = {
     "resnet50-keras": Calibration(bias=-6.65, slope=20.17, per_log_shot=-0.66),
     "efficientnet-lite0": Calibration(bias=-3.06, slope=14.03, per_log_shot=-0.46),
 }
-"""By the name of the backbone's weights: cosines of different features are not comparable."""
+"""By the name of the backbone, as `calibration_name` gives it: cosines of different features are not comparable."""
 
 UNKNOWN = Calibration(bias=-5.0, slope=17.0, per_log_shot=-0.4)
 """For other backbones: between those that were measured, so that the order of images means more than the number."""
+
+
+def calibration_name(backbone: BackboneConfig) -> str:
+    """What decides which numbers are right for a backbone: its weights, and whether they were tuned."""
+    return f"{backbone.weights or ''}{', tuned' if backbone.tuned else ''}"
 
 
 def confidence(resemblance: float, shots: int, calibration: Calibration) -> float:

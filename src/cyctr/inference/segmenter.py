@@ -26,7 +26,7 @@ from cyctr.devices import choose_device, episodes_together
 from cyctr.errors import ConfigError, DataError
 from cyctr.evaluation.metrics import Counts, count
 from cyctr.inference.cleaning import clean
-from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, confidence, resemblance
+from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, confidence, resemblance
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
@@ -40,6 +40,8 @@ T = TypeVar("T")
 Complain = Callable[[int, DataError], None]
 Resemblance = dict[Window, list[float]]
 _MOST_TOGETHER = 32  # images on a GPU: more gain little
+_MOST_WINDOWS = 16  # of tiled images, likewise: these are large, and their answers take memory too
+_MOST_PIXELS = 2**26  # of images that are held together: six of twelve megapixels
 _READERS = 4
 _TRIED = 5  # labelled images on which the network is tried
 
@@ -265,7 +267,8 @@ class Segmenter:
     def _together(self, supports: Collection[EncodedSupport], plan: _Plan) -> int:
         """How many images to look at together, as suits the device."""
         shots, area = max(support.shots for support in supports), (self.input.size * max(plan.scales) / 473) ** 2
-        return min(_MOST_TOGETHER, episodes_together(self.device, shots, len(supports), area))
+        most = _MOST_TOGETHER if plan.tile is None else _MOST_WINDOWS
+        return min(most, episodes_together(self.device, shots, len(supports), area))
 
     def _run(
         self,
@@ -277,7 +280,7 @@ class Segmenter:
     ) -> Iterator[ImageResult]:
         with ThreadPoolExecutor(_READERS) as readers:
             ahead = _read_ahead(readers, images, 2 * batch, complain)
-            for chunk in _batched(ahead, batch):
+            for chunk in _held_together(ahead, batch):
                 yield from self._results(chunk, supports, plan, batch)
 
     def _results(
@@ -350,7 +353,7 @@ class Segmenter:
     def _confidence(self, support: EncodedSupport, seen: Resemblance) -> float:
         """That the class is somewhere in the image: in the window that resembles it most."""
         backbone = self.model.config.backbone
-        calibration = UNKNOWN if backbone.tuned else CALIBRATIONS.get(backbone.weights or "", UNKNOWN)
+        calibration = CALIBRATIONS.get(calibration_name(backbone), UNKNOWN)
         return confidence(max(sum(values) / len(values) for values in seen.values()), support.shots, calibration)
 
     def _shot(
@@ -461,25 +464,46 @@ def _listed(values: Any) -> list[Any]:
 def _read_ahead(
     readers: ThreadPoolExecutor, images: Iterable[ImageLike], count: int, complain: Complain | None
 ) -> Iterator[tuple[int, ImageLike, Pixels]]:
-    """Each image that can be read with its number, in order, a few of them read before they are asked for."""
-    source = enumerate(images)
+    """Each image that can be read with its number, in order, at most `count` read before they are asked for, fewer if large."""
+    source, most = enumerate(images), count
     waiting: deque[tuple[int, ImageLike, Future[Pixels]]] = deque()
     try:
         while True:
-            for place, image in islice(source, count - len(waiting)):
+            for place, image in islice(source, max(0, most - len(waiting))):
                 waiting.append((place, image, readers.submit(to_image, image, f"images[{place}]")))
             if not waiting:
                 return
             place, image, future = waiting.popleft()
             try:
-                yield place, image, future.result()
+                pixels = future.result()
             except DataError as error:
                 if complain is None:
                     raise
                 complain(place, error)
+                continue
+            most = max(1, min(count, 2 * _MOST_PIXELS // _area(pixels)))  # the next ones may be as large
+            yield place, image, pixels
     finally:
         for _, _, future in waiting:
             future.cancel()
+
+
+def _held_together(
+    images: Iterable[tuple[int, ImageLike, Pixels]], count: int
+) -> Iterator[list[tuple[int, ImageLike, Pixels]]]:
+    """Lists of `count` images, the last one shorter, and those of large images too."""
+    chunk: list[tuple[int, ImageLike, Pixels]] = []
+    for one in images:
+        chunk.append(one)
+        if len(chunk) == count or sum(_area(pixels) for _, _, pixels in chunk) >= _MOST_PIXELS:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
+
+
+def _area(pixels: Pixels) -> int:
+    return pixels.shape[0] * pixels.shape[1]
 
 
 def _batched(items: Iterable[T], count: int) -> Iterator[list[T]]:

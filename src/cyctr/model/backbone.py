@@ -229,7 +229,9 @@ def _bottleneck_stages(body: nn.Module, name: str, setting: str) -> list[Any]:
     """The stages of a ResNet, each a chain of blocks."""
     stages = [stage for stage in body.children() if isinstance(stage, nn.Sequential) and hasattr(stage[0], "conv3")]
     if not stages:
-        raise ConfigError(f"backbone.{setting} is set for {name}; only ResNets with bottleneck blocks have that form")
+        raise ConfigError(
+            f"backbone.{setting} is set for {name}; only ResNets with bottleneck blocks have that form: set it to false"
+        )
     return stages
 
 
