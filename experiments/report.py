@@ -30,13 +30,18 @@ def read(folder: Path) -> dict[str, list[Found]]:
     return {name: sorted(own, key=lambda run: str(run["fold"])) for name, own in runs.items()}
 
 
-def of_shots(run: Found, shots: int, flip: bool = False, plain: bool = False) -> list[Found]:
-    return [one for one in run.get("test", []) if one["shots"] == shots and _way(one) == (flip, plain)]
+Way = tuple[bool, ...]
+WAYS = {"flip": "mirrored", "plain": "nothing recognised", "edges": "along edges"}
+AS_IT_IS: Way = (False, False, False)
 
 
-def _way(one: Found) -> tuple[bool, bool]:
-    """Whether it was tested with mirror images, and with nothing recognised."""
-    return one.get("flip", False), one.get("plain", False)
+def of_shots(run: Found, shots: int, way: Way = AS_IT_IS) -> list[Found]:
+    return [one for one in run.get("test", []) if one["shots"] == shots and _way(one) == way]
+
+
+def _way(one: Found) -> Way:
+    """Whether it was tested with mirror images, with nothing recognised, with answers that follow edges."""
+    return tuple(one.get(name, False) for name in WAYS)
 
 
 def table(runs: dict[str, list[Found]]) -> str:
@@ -45,8 +50,8 @@ def table(runs: dict[str, list[Found]]) -> str:
     heading = ["", "shots", *(f"fold-{fold}" for fold in folds), "mean", "FB-IoU", "std of seeds", "minutes a fold"]
     lines = [heading, ["---", "---:"] + ["---:"] * (len(heading) - 2)]
     for name, own in runs.items():
-        for (flip, plain), shots in sorted({(_way(one), one["shots"]) for run in own for one in run.get("test", [])}):
-            tests = {str(run["fold"]): of_shots(run, shots, flip, plain) for run in own}
+        for way, shots in sorted({(_way(one), one["shots"]) for run in own for one in run.get("test", [])}):
+            tests = {str(run["fold"]): of_shots(run, shots, way) for run in own}
             scores = {fold: [one["miou"] for one in found] for fold, found in tests.items()}
             scores = {fold: values for fold, values in scores.items() if values}
             whole = f"{mean(mean(values) for values in scores.values()):.1f}" if len(scores) == len(folds) else "–"
@@ -56,7 +61,7 @@ def table(runs: dict[str, list[Found]]) -> str:
             cells = [f"{mean(scores[fold]):.1f}" if fold in scores else "–" for fold in folds]
             lines.append(
                 [
-                    name + ", mirrored" * flip + ", nothing recognised" * plain,
+                    ", ".join([name, *(title for title, wanted in zip(WAYS.values(), way, strict=True) if wanted)]),
                     str(shots),
                     *cells,
                     whole,

@@ -4,10 +4,10 @@
 
 A plan is JSON: {"rows": {NAME: ROW}, "folds": [0, 1, "all", ...], "test": {"split", "shots", "seeds", "episodes"}}; a test
 with "flip": true is done once more with answers to mirror images averaged in, with "plain": true once more with nothing
-recognised. Of a ROW, all is optional: "preset", "weights"
-and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the place of the plan's; "label_bug" switches on
-the released code's mistake; "watch" scores the test classes, or those held out, each so many episodes, for a curve; "compile"
-is true or false; "seconds" is how long it may take, for --seconds.
+recognised, with "edges": true once more with answers that follow edges, and again with both edges and mirror images. Of a
+ROW, all is optional: "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the
+place of the plan's; "label_bug" switches on the released code's mistake; "watch" scores the test classes, or those held out,
+each so many episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds.
 
 Each row and fold gives a JSON and a checkpoint in --output, at once; those that are there already are not done again.
 """
@@ -48,8 +48,19 @@ from cyctr.storage import write_atomically
 _WATCHED = 300  # episodes of each point of a curve
 
 
-WAYS = ({"flip": False, "plain": False}, {"flip": True, "plain": False}, {"flip": False, "plain": True})
-"""How a test may be done: as it is, with mirror images, with nothing recognised."""
+WAYS = (
+    {"flip": False, "plain": False, "edges": False},
+    {"flip": True, "plain": False, "edges": False},
+    {"flip": False, "plain": True, "edges": False},
+    {"flip": False, "plain": False, "edges": True},
+    {"flip": True, "plain": False, "edges": True},
+)
+"""How a test may be done: as it is, with mirror images, with nothing recognised, and with answers that follow edges."""
+
+
+def ways_of(test: dict[str, Any]) -> list[dict[str, bool]]:
+    """Those that a test asks for."""
+    return [way for way in WAYS if all(not wanted or test.get(name) for name, wanted in way.items())]
 
 
 def tested_so(one: dict[str, Any], way: dict[str, bool]) -> bool:
@@ -169,10 +180,9 @@ class Laboratory:
         measure = replace(measure, input=replace(measure.input, size=size), order=test.get("order", measure.order))
         evaluation = self.evaluation(trainer.dataset, test["split"], measure)
         found, familiar = [], method.network.familiar
-        ways = [way for way in WAYS if all(not wanted or test.get(name) for name, wanted in way.items())]
-        ways = [way for way in ways if familiar is not None or not way["plain"]]
+        ways = [way for way in ways_of(test) if familiar is not None or not way["plain"]]
         for shots, way in product(test["shots"], ways):
-            method.flip = way["flip"]
+            method.flip, method.edges = way["flip"], way["edges"]
             method.network.familiar = None if way["plain"] else familiar
             settings = [Setting(trainer.fold, shots, seed) for seed in test["seeds"]]
             batch = episodes_together(self.device, shots)
@@ -235,7 +245,7 @@ def summary(found: dict[str, Any]) -> str:
             continue
         scores = [one["miou"] for one in own]
         spread = f" ({min(scores):.1f}-{max(scores):.1f})" if len(scores) > 1 else ""
-        how = " flip" * way["flip"] + " plain" * way["plain"]
+        how = "".join(f" {name}" for name, wanted in way.items() if wanted)
         speed = own[0]["episodes_per_second"]
         parts.append(f"{shots}-shot{how} {fmean(scores):.2f}{spread} {speed:.0f}/s")
     return "  ".join(parts)

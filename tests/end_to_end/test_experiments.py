@@ -39,7 +39,7 @@ def restored(monkeypatch):
 
 def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypatch, capsys, restored):
     rows = {"plain": {"weights": "tiny", "settings": SMALL}, "bug": {"weights": "tiny", "label_bug": True, "settings": SMALL}}
-    test = {"split": "test", "shots": [1, 2], "seeds": [0, 1], "episodes": 4, "flip": True, "plain": True}
+    test = {"split": "test", "shots": [1, 2], "seeds": [0, 1], "episodes": 4, "flip": True, "plain": True, "edges": True}
     plan, output = tmp_path / "plan.json", tmp_path / "runs"
     plan.write_text(json.dumps({"rows": rows, "folds": [1], "test": test}))
     monkeypatch.setattr(sys, "argv", ["run", str(plan), "--data", "synthetic", "--output", str(output), "--device", "cpu"])
@@ -47,8 +47,9 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
     first = capsys.readouterr().out
     for name in rows:
         found = json.loads((output / f"{name}-fold1.json").read_text())
-        tests = [(one["shots"], (one["flip"], one["plain"]), one["seed"]) for one in found["test"]]
-        ways = ((False, False), (True, False), (False, True))
+        tests = [(one["shots"], (one["flip"], one["plain"], one["edges"]), one["seed"]) for one in found["test"]]
+        no, yes = False, True
+        ways = ((no, no, no), (yes, no, no), (no, yes, no), (no, no, yes), (yes, no, yes))
         assert tests == [(shots, way, seed) for shots in (1, 2) for way in ways for seed in (0, 1)]
         assert found["config"]["training"]["episodes"] == 16
         _, config = load_checkpoint(output / f"{name}-fold1.safetensors")
@@ -66,7 +67,7 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
 
     script("report").main([str(output), "--plots", str(tmp_path / "plots")])
     table = capsys.readouterr().out
-    assert "| plain | 2 |" in table and "| bug, mirrored | 1 |" in table
+    assert "| plain | 2 |" in table and "| bug, mirrored | 1 |" in table and "| bug, mirrored, along edges | 2 |" in table
     assert (tmp_path / "plots" / "runs-classes-1.png").exists()
 
 
@@ -136,7 +137,7 @@ def test_a_plan_asks_for_what_was_measured_in_all_that_the_result_says_of_it(pat
     told = leaves(found["config"])  # fewer settings: some came later
     assert told == {name: asked[name] for name in told}
     assert found.get("tested", job.test) == job.test
-    times = len(job.test.get("seeds", [])) * (1 + bool(job.test.get("flip")) + bool(job.test.get("plain")))
+    times = len(job.test.get("seeds", [])) * len(script("run").ways_of(job.test))
     assert [one["shots"] for one in found.get("test", [])] == [s for s in job.test.get("shots", []) for _ in range(times)]
 
 

@@ -5,6 +5,7 @@ from making import episode
 from cyctr.config import BEST, PAPER, RELEASED, BackboneConfig, EncoderConfig, ModelConfig
 from cyctr.engine.methods import NetworkMethod, with_weights
 from cyctr.model import build
+from cyctr.model.edges import follow_edges
 from cyctr.types import Episode
 
 CPU = torch.device("cpu")
@@ -33,6 +34,17 @@ def test_both_steps_give_what_one_gives(flip):
     query, support = method.encode(given.query_images), method.encode(given.support_images.flatten(0, 1))
     torch.testing.assert_close(method.match(query, support, given).logits, method(given).logits)
     assert method.encodes
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("flip", [False, True])
+def test_answers_with_edges_are_those_without_that_follow_the_query(flip):
+    given = episode(batch=2, shots=2)
+    plain, edged = (NetworkMethod(NETWORK, CPU, half=False, flip=flip, edges=edges) for edges in (False, True))
+    expected = follow_edges(given.query_images, plain(given).probability)
+    torch.testing.assert_close(edged(given).probability, expected.clamp(1e-4, 1 - 1e-4))
+    features = edged.encode(given.query_images), edged.encode(given.support_images.flatten(0, 1))
+    torch.testing.assert_close(edged.match(*features, given).logits, edged(given).logits, atol=1e-4, rtol=1e-4)
 
 
 def test_a_recipe_on_the_backbone_that_it_has_is_the_recipe():

@@ -1,13 +1,15 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from cyctr.config import BackboneConfig
 from cyctr.errors import DataError
 from cyctr.inference import confidence as confidences
-from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, Calibration
+from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, Calibration, calibration_name
 from cyctr.weights import CATALOGUE
 
 
@@ -146,7 +148,9 @@ def test_no_shots_are_refused():
 
 
 def test_calibrations_are_of_known_weights():
-    assert CALIBRATIONS.keys() <= CATALOGUE.keys()
+    assert {name.removesuffix(", tuned") for name in CALIBRATIONS} <= CATALOGUE.keys()
+    tuned = BackboneConfig("resnet50", "resnet50-keras", tuned=True)
+    assert calibration_name(tuned) in CALIBRATIONS and calibration_name(replace(tuned, tuned=False)) in CALIBRATIONS
 
 
 def test_the_numbers_are_those_that_were_measured():

@@ -21,6 +21,7 @@ from cyctr.inference import segmenter as segmenter_module
 from cyctr.inference.confidence import Calibration
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.model import build
+from cyctr.model.edges import follow_edges
 
 SIZES = ((40, 50), (90, 30), (65, 65), (31, 200))
 
@@ -121,14 +122,27 @@ def test_without_votes_the_answer_is_the_networks_own(segmenter, disc, images):
         inputs = fit_image(planes(image), segmenter.input)[None]
         with torch.inference_mode():
             expected = restore(segmenter.model.segment(inputs, disc.encoded).probability, image.shape[:2], segmenter.input)[0]
-        found = segmenter.segment(image, disc, votes=0).probability
+        found = segmenter.segment(image, disc, votes=0, edges=False).probability
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
 
 def test_votes_are_a_weighted_mean_with_plain_matching(segmenter, disc, images):
-    none, half, all_ = (segmenter.segment(images[0], disc, votes=weight).probability for weight in (0, 0.5, 1))
+    none, half, all_ = (segmenter.segment(images[0], disc, votes=weight, edges=False).probability for weight in (0, 0.5, 1))
     np.testing.assert_allclose(half, (none + all_) / 2, atol=1e-5)
     assert np.abs(none - all_).max() > 0.01
+
+
+def test_the_answer_follows_the_edges_of_the_image_unless_it_should_not(segmenter, disc):
+    image = scene((65, 65), 7)[0]  # as the network sees it
+    plain = segmenter.segment(image, disc, edges=False).probability
+    expected = follow_edges(planes(image)[None], torch.from_numpy(plain)[None])[0].numpy()
+    found = segmenter.segment(image, disc).probability
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert np.abs(found - plain).max() > 0.001
+    mirrored = segmenter.segment(image, disc, flip=True).probability
+    plain = segmenter.segment(image, disc, flip=True, edges=False).probability
+    expected = follow_edges(planes(image)[None], torch.from_numpy(plain)[None])[0].numpy()
+    np.testing.assert_allclose(mirrored, expected, atol=0.02)  # each of the two is held within [0, 1] by itself
 
 
 def test_a_network_that_cannot_find_what_was_marked_in_the_very_same_image_is_outvoted(segmenter, disc):
@@ -140,7 +154,7 @@ def test_a_network_that_cannot_find_what_was_marked_in_the_very_same_image_is_ou
 def test_trust_is_the_iou_of_the_networks_own_answer_in_the_labelled_images(segmenter):
     shots = [scene((65, 65), seed) for seed in (1, 2)]
     support = segmenter.encode_support([image for image, _ in shots], [mask for _, mask in shots])
-    masks = [segmenter.segment(image, support, votes=0).mask for image, _ in shots]
+    masks = [segmenter.segment(image, support, votes=0, edges=False).mask for image, _ in shots]
     both, either = (
         sum(int(pair(found, mask).sum()) for found, (_, mask) in zip(masks, shots, strict=True))
         for pair in (np.logical_and, np.logical_or)

@@ -58,6 +58,7 @@ def evaluate(
         ),
     ] = None,
     flip: Annotated[bool, typer.Option("--flip", help="Average the answers to each episode and its mirror image.")] = False,
+    edges: Annotated[bool, typer.Option("--edges", help="Let answers follow the edges of the query.")] = False,
     encode: Annotated[
         str, typer.Option(help="Features of an image: 'once', as far as memory goes, or 'always' anew in each episode.")
     ] = "once",
@@ -100,7 +101,7 @@ def evaluate(
             part=(place, parts),
             progress=progress,
         )
-    answer, results = job.open(method, weights, device, precision, flip)
+    answer, results = job.open(method, weights, device, precision, flip, edges)
     with alone(path.with_name(f".{path.name}.lock"), path, "wait for it, use --part, or choose another --output"):
         if resume and path.exists():
             results = job.resumed(Results.load(path), results)

@@ -23,13 +23,14 @@ def explain(
     votes: Annotated[
         float | None, typer.Option("--votes", help="Weight of plain matching, 0 to 1, as of segment; default: by the support.")
     ] = None,
+    edges: Annotated[bool, typer.Option("--edges/--no-edges", help="Let the answer follow the edges, as of segment.")] = True,
     model: Annotated[str, typer.Option("--model", help="lite0, resnet50, or the path of a checkpoint.")] = "lite0",
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
 ) -> None:
     """Show how an answer came about: network and votes, prior map, cycle consistency, attention, in one picture or page.
 
-    The answer is that of segment, for the whole image at threshold 0.5: a mean of what the network and plain matching say.
+    The answer is that of segment, for the whole image at threshold 0.5: the mean of network and matching, along its edges.
 
     The cycle, the attention and the prior map are the network's.
 
@@ -58,6 +59,6 @@ def explain(
     if len(supports) > 1:
         raise ConfigError(f"{support}: shows {', '.join(supports)}; choose one with --class")
     (chosen,) = supports.values()
-    found = explained(segmenter, query, chosen, place, votes)
+    found = explained(segmenter, query, chosen, place, votes, edges)
     found.save(output)
     print(f"{found.title}\n{output}")

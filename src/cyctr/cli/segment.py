@@ -102,6 +102,10 @@ def segment(
         float | None,
         typer.Option("--votes", help="Weight of plain matching, 0 to 1; default: by the support.", rich_help_panel=_TUNING),
     ] = None,
+    edges: Annotated[
+        bool,
+        typer.Option("--edges/--no-edges", help="Let masks follow the edges of the image.", rich_help_panel=_TUNING),
+    ] = True,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_TUNING)] = "auto",
     precision: Annotated[
         str, typer.Option("--precision", help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.", rich_help_panel=_TUNING)
@@ -135,6 +139,7 @@ def segment(
         "fill_holes": fill_holes,
         "votes": votes,
         "drop_absent": drop_absent,
+        "edges": edges,
     }
     check_settings(settings)
     wanted = None if classes is None else options.names("--classes", classes)

@@ -46,11 +46,13 @@ class Job:
     part: tuple[int, int]
     device: torch.device = torch.device("cpu")
 
-    def open(self, method: str, weights: str, device: str, precision: str, flip: bool = False) -> tuple[Method, Results]:
+    def open(
+        self, method: str, weights: str, device: str, precision: str, flip: bool = False, edges: bool = False
+    ) -> tuple[Method, Results]:
         """The method, and empty results that say how they are made."""
         check_method(method, weights, device, precision)
         self.device = choose_device(device)
-        built, about = open_method(method, weights, self.device, precision, flip)  # type: ignore[arg-type]
+        built, about = open_method(method, weights, self.device, precision, flip, edges)  # type: ignore[arg-type]
         session = environment(self.device)
         if "checkpoint" in about:
             session["checkpoint"] = method

@@ -1,6 +1,7 @@
 """A name or a checkpoint -> something that answers episodes on a device."""
 
 import hashlib
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from cyctr.config import BackboneConfig, Config, to_dict
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.methods import REFERENCES, check_reference, reference
+from cyctr.model.edges import follow_edges
 from cyctr.types import Episode, Features, Prediction
 from cyctr.weights import CATALOGUE
 
@@ -36,7 +38,7 @@ def check_method(name: str, weights: str, device: str, precision: str) -> None:
 class NetworkMethod:
     """A network on a device, in a precision; remembers features where its caller does."""
 
-    def __init__(self, network: nn.Module, device: torch.device, half: bool, flip: bool = False) -> None:
+    def __init__(self, network: nn.Module, device: torch.device, half: bool, flip: bool = False, edges: bool = False) -> None:
         """Moves the network to the device.
 
         Args:
@@ -44,16 +46,18 @@ class NetworkMethod:
             device: where.
             half: in bfloat16, where that is safe.
             flip: the mean of what it answers to an episode and to its mirror image.
+            edges: answers follow the edges of the query.
         """
-        self.network, self.device, self.half, self.flip = network.to(device).eval(), device, half, flip
+        self.network, self.device, self.half = network.to(device).eval(), device, half
+        self.flip, self.edges = flip, edges
 
     def __call__(self, episode: Episode) -> Prediction:
         """The answer to an episode."""
         with self._precision():
             prediction = self.network(episode)
-            if not self.flip:
-                return prediction
-            return _mean(prediction, self.network(_mirrored(episode)))
+            if self.flip:
+                prediction = _mean(prediction, self.network(_mirrored(episode)))
+            return self._finished(prediction, episode)
 
     @property
     def encodes(self) -> bool:
@@ -72,11 +76,21 @@ class NetworkMethod:
     def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
         """The answer to an episode whose features `encode` made; those of the support are (B * K, C, h, w)."""
         with self._precision():
+            match: Callable[[Features, Features, Episode], Prediction] = self.network.match  # type: ignore[assignment]
             if not self.flip:
-                return self.network.match(query, support, episode)  # type: ignore[operator]
+                return self._finished(match(query, support, episode), episode)
             (query, mirrored_query), (support, mirrored_support) = _halves(query), _halves(support)
-            prediction = self.network.match(query, support, episode)  # type: ignore[operator]
-            return _mean(prediction, self.network.match(mirrored_query, mirrored_support, _mirrored(episode)))  # type: ignore[operator]
+            mirrored = match(mirrored_query, mirrored_support, _mirrored(episode))
+            return self._finished(_mean(match(query, support, episode), mirrored), episode)
+
+    def _finished(self, prediction: Prediction, episode: Episode) -> Prediction:
+        """The answer as it is, or with the edges of the query."""
+        if not self.edges:
+            return prediction
+        with torch.autocast(self.device.type, enabled=False):
+            said = follow_edges(episode.query_images, prediction.probability)
+            odds = torch.logit(said, eps=1e-4)
+        return Prediction(torch.stack([torch.zeros_like(odds), odds], 1))
 
     def _precision(self) -> AbstractContextManager[object]:
         if self.half:
@@ -102,7 +116,7 @@ def _halves(features: Features) -> tuple[Features, Features]:
 
 
 def open_method(
-    name: str, weights: str, device: torch.device, precision: Precision = "auto", flip: bool = False
+    name: str, weights: str, device: torch.device, precision: Precision = "auto", flip: bool = False, edges: bool = False
 ) -> tuple[NetworkMethod, dict[str, Any]]:
     """A method ready to answer, and what decides its answers.
 
@@ -112,6 +126,7 @@ def open_method(
         device: where it runs.
         precision: "auto" is bfloat16 on a GPU and float32 elsewhere.
         flip: average the answers to each episode and to its mirror image.
+        edges: let answers follow the edges of the query.
     """
     half = device.type == "cuda" if precision == "auto" else precision == "bfloat16"
     about: dict[str, Any] = {"name": name, "precision": "bfloat16" if half else "float32"}
@@ -124,9 +139,8 @@ def open_method(
     else:
         network, about["checkpoint"] = _from_checkpoint(name)
         about["name"] = Path(name).stem
-    if flip:
-        about["flip"] = True
-    return NetworkMethod(network, device, half, flip), about
+    about |= {name: True for name, wanted in (("flip", flip), ("edges", edges)) if wanted}
+    return NetworkMethod(network, device, half, flip, edges), about
 
 
 def backbone_of(weights: str) -> BackboneConfig:

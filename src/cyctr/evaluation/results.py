@@ -237,7 +237,7 @@ def description(results: Results) -> str:
         place = next((session["checkpoint"] for session in reversed(results.sessions) if "checkpoint" in session), name)
         name = f"{place} (sha256 {method['checkpoint']['sha256'][:12]})"
     where = f"{results.settings['dataset']['name']}, {results.settings['split']} split"
-    flip = "with flip" if method.get("flip") else "without flip"
+    flip = ("with flip" if method.get("flip") else "without flip") + (", with edges" if method.get("edges") else "")
     how = f"input {protocol['input']['size']} px, {flip}, {method['precision']}, scored at the {protocol['score']} size"
     return f"{name} on {where}: {how}."
 

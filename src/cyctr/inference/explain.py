@@ -17,6 +17,7 @@ from cyctr.imaging import write_image
 from cyctr.inference.inputs import ImageLike, to_image
 from cyctr.inference.segmenter import Segmenter, check_settings
 from cyctr.inference.support import EncodedSupport
+from cyctr.model.edges import follow_edges
 from cyctr.model.grid import Grid
 from cyctr.storage import write_atomically
 from cyctr.types import CycleState, Explanation
@@ -100,6 +101,7 @@ def explain(
     support: EncodedSupport,
     at: tuple[int, int] | None = None,
     votes: float | None = None,
+    edges: bool = True,
 ) -> Explained:
     """How the answer of `Segmenter.segment` for an image came about: what the network says, and what plain matching does.
 
@@ -109,8 +111,9 @@ def explain(
         support: of at most five images.
         at: (x, y) of the place whose attention is shown, in pixels of the image; by default where the class is likeliest.
         votes: weight of plain matching, as of `segment`.
+        edges: whether the answer follows the edges of the image, as of `segment`.
     """
-    check_settings({"votes": votes})
+    check_settings({"votes": votes, "edges": edges})
     segmenter.check_support(support)
     if support.tile is not None:
         cut = f"support {support.name!r} was cut in windows of {support.tile} pixels"
@@ -131,13 +134,14 @@ def explain(
         raise ConfigError("this network attends to no support tokens; expected encoder.cross 'cycle' or 'vanilla'")
     height, width = content_size(size, config)
     seen = to_pixels(fitted)[:height, :width]
+    said = segmenter.blended(prediction, support, votes).float()
+    if edges:
+        inside = torch.zeros_like(said, dtype=torch.bool)
+        inside[:, :height, :width] = True
+        said = follow_edges(fitted[None].to(said.device), said, inside)
     network, blended, matched = (
         None if values is None else values[0, :height, :width].float().cpu().numpy()
-        for values in (
-            prediction.probability,
-            segmenter.blended(prediction, support, votes),
-            segmenter.matched(prediction),
-        )
+        for values in (prediction.probability, said, segmenter.matched(prediction))
     )
     assert network is not None and blended is not None
     grid = Grid(explanation.stride, explanation.alignment, explanation.offset)

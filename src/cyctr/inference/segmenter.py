@@ -32,6 +32,7 @@ from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
 from cyctr.inference.tiles import Canvas, Window, around, windows
 from cyctr.model import CyCTR
+from cyctr.model.edges import edge_maps, enlarge, follow
 from cyctr.types import Prediction, Query, Support
 from cyctr.weights import CATALOGUE, cache
 
@@ -58,6 +59,7 @@ class Settings(TypedDict, total=False):
     fill_holes: bool
     votes: float | None
     drop_absent: bool
+    edges: bool
 
 
 @dataclass(frozen=True)
@@ -75,6 +77,7 @@ class _Plan:
         votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone; None is what the support
             suggests.
         drop_absent: the mask is empty where the class is probably not in the image at all.
+        edges: the answer follows the edges of the image.
     """
 
     threshold: float = 0.5
@@ -86,6 +89,7 @@ class _Plan:
     fill_holes: bool = False
     votes: float | None = None
     drop_absent: bool = False
+    edges: bool = True
 
     def __post_init__(self) -> None:
         _check_number("threshold", self.threshold)
@@ -93,7 +97,7 @@ class _Plan:
             raise ConfigError(f"threshold is {self.threshold}; expected a probability between 0 and 1")
         for name in ("overlap", "smallest", *(() if self.votes is None else ("votes",))):
             _check_number(name, getattr(self, name))
-        for name in ("flip", "fill_holes", "drop_absent"):
+        for name in ("flip", "fill_holes", "drop_absent", "edges"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected True or False")
         check_tile(self.tile)
@@ -242,8 +246,8 @@ class Segmenter:
             batch: how many are looked at together; by default as suits the device.
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
-                pixels), fill_holes (False), votes (of plain matching; as the support suggests), drop_absent (False): see
-                docs/segmenter.md.
+                pixels), fill_holes (False), votes (of plain matching; as the support suggests), drop_absent (False), edges
+                (True): see docs/segmenter.md.
 
         Yields:
             a result at the image's own size.
@@ -309,13 +313,19 @@ class Segmenter:
         for group in _batched(views, batch):
             for part in _of_one_scale(group):
                 config = InputConfig(_scaled(self.input.size, part[0][1].scale))
-                inputs = torch.stack([self._seen(images[place], view, config) for place, view in part])
+                seen_parts = [self._part(images[place], view) for place, view in part]
+                inputs = torch.stack([fit_image(pixels, config) for pixels in seen_parts])
+                inside = _inside([view for _, view in part], config, self.device)
                 predictions = list(self._predictions(inputs, supports))
                 pairs = zip(predictions, supports.values(), strict=True)
                 blended = [self.blended(prediction, support, plan.votes) for prediction, support in pairs]
+                maps = edge_maps(inputs, torch.stack(blended, 1), inside) if plan.edges else None
                 for number, (place, view) in enumerate(part):
-                    canvases[place].add(view.window, (_restored(values[number], view, config) for values in blended))
-                inside = _inside([view for _, view in part], config, self.device)
+                    if maps is None:
+                        answers = (_restored(values[number], view, config) for values in blended)
+                    else:
+                        answers = (_followed(linear, seen_parts[number], view, config) for linear in maps[number])
+                    canvases[place].add(view.window, answers)
                 alike = torch.stack([_resemblance(prediction, inside) for prediction in predictions], 1)  # (B, classes)
                 for (place, view), values in zip(part, alike.tolist(), strict=True):  # here the host waits for the device
                     for of_class, value in zip(seen[place], values, strict=True):
@@ -324,11 +334,11 @@ class Segmenter:
             sure = [self._confidence(*one) for one in zip(supports.values(), of_image, strict=True)]
             yield [mean.cpu().numpy() for mean in canvas.means()], sure
 
-    def _seen(self, image: Pixels, view: _View, config: InputConfig) -> Tensor:
-        """(3, S, S) uint8 of a view, fitted where the network is."""
+    def _part(self, image: Pixels, view: _View) -> Tensor:
+        """(3, height, width) uint8 of a view, where the network is."""
         rows, columns = view.window.slices
         part = planes(image[rows, columns]).to(self.device)
-        return fit_image(part.flip(-1) if view.mirrored else part, config)
+        return part.flip(-1) if view.mirrored else part
 
     def _predictions(self, inputs: Tensor, supports: Mapping[str, EncodedSupport]) -> Iterator[Prediction]:
         """What the network answers for each class; the inputs are encoded once."""
@@ -531,6 +541,13 @@ def _scaled(size: int, scale: float) -> int:
 def _restored(values: Tensor, view: _View, config: InputConfig) -> Tensor:
     """(S, S) of a view -> (height, width) of its window."""
     back = restore(values[None], (view.window.height, view.window.width), config)[0]
+    return back.flip(-1) if view.mirrored else back
+
+
+def _followed(maps: Tensor, part: Tensor, view: _View, config: InputConfig) -> Tensor:
+    """(4, s, s) linear maps of a view and its (3, height, width) pixels -> (height, width) of its window."""
+    whole = restore(enlarge(maps[None], config.size)[0], (view.window.height, view.window.width), config)
+    back = follow(whole, part)
     return back.flip(-1) if view.mirrored else back
 
 
