@@ -16,6 +16,8 @@ from cyctr.evaluation.metrics import Counts, count
 
 CHOICES = {
     "as it is": {},
+    "edges=False": {"edges": False},
+    "edges=False, votes=0": {"edges": False, "votes": 0.0},
     "votes=0": {"votes": 0.0},
     "votes=1": {"votes": 1.0},
     "flip=True": {"flip": True},

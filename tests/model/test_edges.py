@@ -37,7 +37,7 @@ def by_the_book(image, answer, radius, noise):
 
 
 def test_the_linear_maps_are_those_of_the_guided_filter_place_by_place(monkeypatch):
-    monkeypatch.setattr(edges, "_HALF", 1)
+    monkeypatch.setattr(edges, "_STEP", 1)
     monkeypatch.setattr(edges, "_RADIUS", 0.2)
     image, answer = noise(1, 3, 15, 15), noise(1, 1, 15, 15, seed=1)
     found = edge_maps(image, answer, everywhere(image))[0, 0]
@@ -52,7 +52,7 @@ def test_an_answer_that_is_the_same_everywhere_stays_so(value):
 
 
 def test_an_answer_that_is_a_colour_of_the_image_stays_so(monkeypatch):
-    monkeypatch.setattr(edges, "_HALF", 1)
+    monkeypatch.setattr(edges, "_STEP", 1)
     image = noise(1, 3, 33, 33)
     torch.testing.assert_close(follow_edges(image, image[:, 0]), image[:, 0], atol=0.01, rtol=0)
 
@@ -88,7 +88,7 @@ def test_padding_has_no_say():
 def test_images_and_classes_do_not_hear_each_other_and_bytes_are_as_good_as_numbers():
     images, answers = noise(3, 3, 33, 33), noise(3, 2, 33, 33, seed=1)
     together = edge_maps(images, answers, everywhere(images))
-    assert together.shape == (3, 2, 4, 17, 17) and together.dtype == torch.float32
+    assert together.shape == (3, 2, 4, 11, 11) and together.dtype == torch.float32
     for place in range(3):
         for number in range(2):
             alone = edge_maps(images[place, None], answers[place, number][None, None], everywhere(images[:1]))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 _RADIUS = 0.04  # of the side of the input: how far pixels of one colour agree
 _NOISE = 1e-4  # variance of colours in [0, 1] below which there is no edge
-_HALF = 2  # the small grid has every second place
+_STEP = 3  # the small grid has every third place
 
 
 def edge_maps(images: Tensor, answers: Tensor, inside: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ def edge_maps(images: Tensor, answers: Tensor, inside: Tensor) -> Tensor:
     Returns:
         (B, n, 4, s, s) float32: factors of red, green and blue, and a constant.
     """
-    side = -(-images.shape[-1] // _HALF)
+    side = -(-images.shape[-1] // _STEP)
     radius = max(1, round(_RADIUS * side))
     seen = inside[:, None].float()
     weight = _smaller(seen, side)  # (B, 1, s, s) the share that is inside
