@@ -39,7 +39,7 @@ def restored(monkeypatch):
 
 def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypatch, capsys, restored):
     rows = {"plain": {"weights": "tiny", "settings": SMALL}, "bug": {"weights": "tiny", "label_bug": True, "settings": SMALL}}
-    test = {"split": "test", "shots": [1, 2], "seeds": [0, 1], "episodes": 4, "flip": True, "plain": True, "edges": True}
+    test = {"split": "test", "shots": [1, 2], "seeds": [0, 1], "episodes": 2, "flip": True, "plain": True, "edges": True}
     plan, output = tmp_path / "plan.json", tmp_path / "runs"
     plan.write_text(json.dumps({"rows": rows, "folds": [1], "test": test}))
     monkeypatch.setattr(sys, "argv", ["run", str(plan), "--data", "synthetic", "--output", str(output), "--device", "cpu"])

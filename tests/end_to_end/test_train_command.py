@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from cyctr import cli
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
-from cyctr.config import PRESETS, BackboneConfig, Config, choices, from_dict, settings, value_at
+from cyctr.config import PRESETS, Config, choices, from_dict, settings, value_at
 from cyctr.data import synthetic_pool
 from cyctr.data.dataset import Dataset
 from cyctr.engine.folder import CURVES, LAST, STATE, RunFolder
@@ -280,7 +280,7 @@ def test_options_may_be_spelled_with_underscores(asked):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_recipe_is_the_preset_that_is_asked_for_on_weights_that_everyone_can_get(preset, asked):
     named = PRESETS[preset].model.backbone
-    backbone = named if named.weights else BackboneConfig("resnet50", "resnet50-keras")
+    backbone = named if named.weights else replace(named, weights="resnet50-keras")
     expected = replace(PRESETS[preset], model=replace(PRESETS[preset].model, backbone=backbone))
     assert asked("--preset", preset).config == expected
     assert asked("--preset", preset, "--weights", "mobilenetv2").config.model.backbone.weights == "mobilenetv2"
