@@ -252,7 +252,7 @@ def test_the_whole_forward_compiles_without_a_graph_break(name, training):
             if hasattr(module, "dropout") and isinstance(module.dropout, float):
                 module.dropout = 0.0
     given = episode(batch=2, shots=2)
-    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(model, backend="aot_eager" if training else "eager", fullgraph=True)
     torch.testing.assert_close(compiled(given).logits, model(given).logits, atol=1e-5, rtol=1e-4)
 
 
@@ -261,7 +261,7 @@ def test_query_only_segmentation_compiles_without_a_graph_break():
     given = episode(batch=2)
     with torch.no_grad():
         support = model.encode_support(given.support_images, given.support_labels)
-    compiled = torch.compile(model.segment, backend="aot_eager", fullgraph=True)
+    compiled = torch.compile(model.segment, backend="eager", fullgraph=True)
     expected = model.segment(given.query_images, support).logits
     torch.testing.assert_close(compiled(given.query_images, support).logits, expected, atol=1e-5, rtol=1e-4)
 
@@ -322,7 +322,7 @@ def test_one_support_for_many_queries_compiles_without_a_graph_break():
     given, queries = episode(batch=1), episode(batch=3).query_images
     with torch.no_grad():
         support = model.encode_support(given.support_images, given.support_labels)
-        compiled = torch.compile(model.segment, backend="aot_eager", fullgraph=True)
+        compiled = torch.compile(model.segment, backend="eager", fullgraph=True)
         found, expected = compiled(queries, support).logits, model.segment(queries, support).logits
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
