@@ -139,10 +139,8 @@ def test_the_answer_follows_the_edges_of_the_image_unless_it_should_not(segmente
     found = segmenter.segment(image, disc).probability
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert np.abs(found - plain).max() > 0.001
-    mirrored = segmenter.segment(image, disc, flip=True).probability
-    plain = segmenter.segment(image, disc, flip=True, edges=False).probability
-    expected = follow_edges(planes(image)[None], torch.from_numpy(plain)[None])[0].numpy()
-    np.testing.assert_allclose(mirrored, expected, atol=0.05)  # each of the two is held within [0, 1] by itself
+    mirrored = segmenter.segment(image[:, ::-1], disc).probability[:, ::-1]
+    np.testing.assert_allclose(segmenter.segment(image, disc, flip=True).probability, (found + mirrored) / 2, atol=1e-5)
 
 
 def test_a_network_that_cannot_find_what_was_marked_in_the_very_same_image_is_outvoted(segmenter, disc):

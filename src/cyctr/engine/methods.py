@@ -139,7 +139,7 @@ def open_method(
     else:
         network, about["checkpoint"] = _from_checkpoint(name)
         about["name"] = Path(name).stem
-    about |= {name: True for name, wanted in (("flip", flip), ("edges", edges)) if wanted}
+    about |= {option: True for option, wanted in (("flip", flip), ("edges", edges)) if wanted}
     return NetworkMethod(network, device, half, flip, edges), about
 
 
