@@ -387,6 +387,12 @@ def whole(tmp_path_factory):
     return path, drawn, trainer.dataset
 
 
+def test_a_run_in_half_precision_finds_latent_classes_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
+    trainer = begun(tmp_path / "run", LATENT, replace(QUIET, half=True))
+    assert go(trainer, until=1) == "stopped"
+
+
 def test_a_run_with_latent_classes_trains_to_its_end(whole):
     path, _, _ = whole
     *steps, last = timeless(path)

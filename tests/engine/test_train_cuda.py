@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from learning import SMALL, begun, changed, go
+from learning import SMALL, begun, changed, go, resumed, same_bits, state_of, trained
 
+from cyctr.config import BackboneConfig
 from cyctr.data.transfer import Fetching
 from cyctr.engine.train import Options
 
@@ -53,3 +54,15 @@ def test_a_deterministic_run_with_latent_classes_trains_to_its_end_and_twice_to_
         assert go(trainer) == "finished"
         states.append({key: value.cpu() for key, value in trainer.optimization.state().items()})
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+@pytest.mark.parametrize("tuned", [False, True], ids=["frozen", "tuned"])
+def test_a_deterministic_run_that_is_stopped_twice_and_resumed_is_the_run_in_one_go(tuned, tmp_path, monkeypatch):
+    monkeypatch.setattr("cyctr.data.latent._FEWEST", 2)
+    config = changed(LATENT, model={"backbone": BackboneConfig("tiny", tuned=tuned), "familiar": 4})
+    options = Options(half=True, deterministic=True, tensorboard=False)
+    trained(tmp_path / "whole", config, options, device=CUDA)
+    go(begun(tmp_path / "parts", config, options, device=CUDA), until=1)
+    go(resumed(tmp_path / "parts", config, options, device=CUDA), until=4)
+    assert go(resumed(tmp_path / "parts", config, options, device=CUDA)) == "finished"
+    assert same_bits(state_of(tmp_path / "parts"), state_of(tmp_path / "whole"))

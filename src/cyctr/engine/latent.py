@@ -70,7 +70,8 @@ def mine(
         seen += len(labels)
         if progress is not None:
             progress(seen, 2 * len(images))
-    decided = _without_unsure(torch.cat(maps), torch.cat(margins), unsure)
+    with torch.autocast(centres.device.type, enabled=False):  # on a CPU it joins no float16
+        decided = _without_unsure(torch.cat(maps), torch.cat(margins), unsure)
     return Regions(images, decided, torch.cat(steps), torch.cat(sizes), len(centres))
 
 
