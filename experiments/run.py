@@ -9,7 +9,8 @@ ROW, all is optional: "preset", "weights" and "settings" {DOTTED NAME: TEXT} say
 place of the plan's; "label_bug" switches on the released code's mistake; "watch" scores the test classes, or those held out,
 each so many episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds.
 
-Each row and fold gives a JSON and a checkpoint in --output, at once; those that are there already are not done again.
+Each row and fold gives a JSON and a checkpoint in --output, at once; those that are there already are not done again. Where
+the plan asks for more ways to test than a JSON there has, the checkpoint beside it is tested in those alone.
 """
 
 import argparse
@@ -27,7 +28,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cyctr.checkpoint import save_checkpoint
+from cyctr.checkpoint import load_checkpoint, save_checkpoint
 from cyctr.config import Config, ModelConfig, ProtocolConfig, from_dict, parse, preset, protocol, to_dict
 from cyctr.data.dataset import Dataset
 from cyctr.data.joined import learn_from_everything
@@ -37,8 +38,8 @@ from cyctr.devices import choose_device, episodes_together, free_memory
 from cyctr.engine import session
 from cyctr.engine.evaluate import environment
 from cyctr.engine.folder import RunFolder
-from cyctr.engine.methods import with_weights
-from cyctr.engine.train import Options, Trainer
+from cyctr.engine.methods import NetworkMethod, with_weights
+from cyctr.engine.train import Options, Trainer, with_held_out
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting
 from cyctr.model import cyctr as network_module
@@ -88,11 +89,21 @@ class Job(NamedTuple):
         """What its files are called."""
         return f"{self.name}-fold{self.fold}"
 
-    def gave(self, found: dict[str, Any]) -> bool:
-        """Whether a result is of this very job, not of an earlier plan or preset."""
-        same_test = found.get("tested", self.test) == self.test
+    def trained(self, found: dict[str, Any]) -> bool:
+        """Whether a result is of this very row, not of an earlier plan or preset."""
         same_bug = bool(found["row"].get("label_bug")) == bool(self.row.get("label_bug"))
-        return same_test and same_bug and from_dict(Config, found["config"]) == configuration(self.row)
+        return same_bug and from_dict(Config, found["config"]) == configuration(self.row)
+
+    def tested(self, found: dict[str, Any]) -> bool:
+        """Whether a result has all that is to be measured."""
+        return found.get("tested", self.test) == self.test
+
+    def asks_more(self, found: dict[str, Any]) -> bool:
+        """Whether it has a part of that, and nothing is otherwise."""
+        ways = WAYS[-1].keys()
+        known = {name: value for name, value in found.get("tested", {}).items() if name not in ways}
+        asked = {name: value for name, value in self.test.items() if name not in ways}
+        return bool(known) and known == asked and all(self.test.get(way) for way in ways if found["tested"].get(way))
 
 
 class Laboratory:
@@ -117,7 +128,7 @@ class Laboratory:
         checkpoint = self.output / f"{job.title}.safetensors"
         weights = {**trainer.optimization.tested, **trainer.recognised()}
         save_checkpoint(checkpoint, trainer.model, config, weights, half=True, auxiliary=False)
-        tested = {"test": self.test(trainer, test)} if test else {}
+        tested = {"test": self.test(trainer.method(), config, trainer.dataset, job)} if test else {}
         found = {
             "name": name,
             "fold": fold,
@@ -129,8 +140,20 @@ class Laboratory:
             "tested": test,
             **tested,
         }
-        write_atomically(self.output / f"{job.title}.json", (json.dumps(found, indent=1) + "\n").encode())
+        self._write(job, found)
         return found
+
+    def test_more(self, job: Job, found: dict[str, Any]) -> dict[str, Any]:
+        """Adds to a result what it lacks of the test, measured with the checkpoint of the run."""
+        network, config = load_checkpoint(self.output / f"{job.title}.safetensors")
+        dataset = with_held_out(self.dataset, int(job.fold), config.training.hold_out)
+        method = NetworkMethod(network.accelerate(), self.device, half=self.device.type == "cuda")
+        found = {**found, "tested": job.test, "test": self.test(method, config, dataset, job, found["test"])}
+        self._write(job, found)
+        return found
+
+    def _write(self, job: Job, found: dict[str, Any]) -> None:
+        write_atomically(self.output / f"{job.title}.json", (json.dumps(found, indent=1) + "\n").encode())
 
     def _trainer(self, job: Job, config: Config) -> Trainer:
         if config.model != self._compiled:
@@ -173,18 +196,23 @@ class Laboratory:
         found.dataset = dataset  # its folds may differ in what is held out
         return found
 
-    def test(self, trainer: Trainer, test: dict[str, Any]) -> list[dict[str, Any]]:
-        """MIoU and FB-IoU for each number of shots and each seed."""
-        method, measure = trainer.method(), protocol("cyctr")
-        size = trainer.config.training.augmentation.size
+    def test(
+        self, method: NetworkMethod, config: Config, dataset: Dataset, job: Job, known: Sequence[dict[str, Any]] = ()
+    ) -> list[dict[str, Any]]:
+        """MIoU and FB-IoU for each number of shots, each way and each seed; what is known is not measured again."""
+        test, fold, measure = job.test, int(job.fold), protocol("cyctr")
+        size = config.training.augmentation.size
         measure = replace(measure, input=replace(measure.input, size=size), order=test.get("order", measure.order))
-        evaluation = self.evaluation(trainer.dataset, test["split"], measure)
+        evaluation = self.evaluation(dataset, test["split"], measure)
         found, familiar = [], method.network.familiar
         ways = [way for way in ways_of(test) if familiar is not None or not way["plain"]]
         for shots, way in product(test["shots"], ways):
+            if own := [one for one in known if one["shots"] == shots and tested_so(one, way)]:
+                found += own
+                continue
             method.flip, method.edges = way["flip"], way["edges"]
             method.network.familiar = None if way["plain"] else familiar
-            settings = [Setting(trainer.fold, shots, seed) for seed in test["seeds"]]
+            settings = [Setting(fold, shots, seed) for seed in test["seeds"]]
             batch = episodes_together(self.device, shots)
             results = Results({})
             before = time.perf_counter()
@@ -200,7 +228,7 @@ class Laboratory:
                         "seed": setting.seed,
                         "miou": 100 * result.miou,
                         "fb_iou": 100 * result.fb_iou,
-                        "classes": {trainer.dataset.classes[c]: 100 * iou for c, iou in result.classes.items()},
+                        "classes": {dataset.classes[c]: 100 * iou for c, iou in result.classes.items()},
                         "episodes_per_second": test["episodes"] * len(settings) / seconds,
                     }
                 )
@@ -290,8 +318,13 @@ def main() -> None:
         there, left = given.output / f"{job.title}.json", given.seconds - (start - began)
         try:
             if there.exists():
-                if not job.gave(json.loads(there.read_text())):
-                    print(f"{there}: is of another configuration or test; remove it to do it again", flush=True)
+                found = json.loads(there.read_text())
+                if not job.trained(found):
+                    print(f"{there}: is of another configuration; remove it to do it again", flush=True)
+                elif job.asks_more(found) and not job.tested(found) and there.with_suffix(".safetensors").exists():
+                    print(summary(laboratory.test_more(job, found)), flush=True)
+                elif not job.tested(found):
+                    print(f"{there}: is of another test; remove it to do it again", flush=True)
             elif job.row.get("seconds", longest) > left:
                 print(f"{job.title}: left out, {left:.0f} s are left", flush=True)
             else:

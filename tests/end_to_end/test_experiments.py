@@ -60,15 +60,39 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
     changed = {"plain": {**rows["plain"], "settings": {**SMALL, "model.dim": "32"}}}
     plan.write_text(json.dumps({"rows": changed, "folds": [1], "test": test}))
     script("run").main()  # and told apart from what the plan asks for now
-    assert (
-        capsys.readouterr().out
-        == f"{output / 'plain-fold1.json'}: is of another configuration or test; remove it to do it again\n"
-    )
+    assert capsys.readouterr().out == f"{output / 'plain-fold1.json'}: is of another configuration; remove it to do it again\n"
 
     script("report").main([str(output), "--plots", str(tmp_path / "plots")])
     table = capsys.readouterr().out
     assert "| plain | 2 |" in table and "| bug, mirrored | 1 |" in table and "| bug, mirrored, along edges | 2 |" in table
     assert (tmp_path / "plots" / "runs-classes-1.png").exists()
+
+
+def test_ways_to_test_that_a_plan_asks_for_later_are_measured_with_the_checkpoint(tmp_path, monkeypatch, capsys):
+    row = {"weights": "tiny", "settings": {**SMALL, "training.hold_out": "2"}}
+    test = {"split": "validation", "shots": [1], "seeds": [0, 1], "episodes": 2}
+    more = {"flip": True, "edges": True}
+
+    def run(output, test):
+        plan = tmp_path / "plan.json"
+        plan.write_text(json.dumps({"rows": {"row": row}, "folds": [0], "test": test}))
+        given = ["run", str(plan), "--data", "synthetic", "--output", str(tmp_path / output), "--device", "cpu"]
+        monkeypatch.setattr(sys, "argv", given)
+        script("run").main()
+        return json.loads((tmp_path / output / "row-fold0.json").read_text()), capsys.readouterr().out
+
+    first, _ = run("parts", test)
+    then, line = run("parts", test | more)
+    whole, _ = run("whole", test | more)
+    assert "1-shot flip edges" in line
+    assert then["test"][:2] == first["test"]
+    assert then | {"test": first["test"], "tested": test} == first
+    assert then["tested"] == whole["tested"]
+    for one, other in zip(then["test"], whole["test"], strict=True):
+        assert [one[name] for name in ("shots", "seed", *more)] == [other[name] for name in ("shots", "seed", *more)]
+        assert one["miou"] == pytest.approx(other["miou"], abs=0.5)  # the checkpoint is in float16
+    _, line = run("parts", test | {"episodes": 3})
+    assert line == f"{tmp_path / 'parts' / 'row-fold0.json'}: is of another test; remove it to do it again\n"
 
 
 def test_a_row_that_fails_costs_no_other_row_and_is_not_passed_over(tmp_path, monkeypatch, capsys):

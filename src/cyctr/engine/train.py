@@ -119,7 +119,7 @@ class Trainer:
         require_named_weights(config.model.backbone)
         if self.options.deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch looks at its first product, and never again
-        self.dataset = _with_held_out(dataset, fold, config.training.hold_out)
+        self.dataset = with_held_out(dataset, fold, config.training.hold_out)
         index = self.dataset.pool("train").index(progress)
         self._sessions = self._earlier_sessions() if resume else []
         kept = folder.load_state() if resume else None
@@ -377,7 +377,7 @@ class Trainer:
         )
 
 
-def _with_held_out(dataset: Dataset, fold: int, count: int) -> Dataset:
+def with_held_out(dataset: Dataset, fold: int, count: int) -> Dataset:
     """The dataset with some training classes of a fold kept for validation."""
     if not count:
         return dataset
