@@ -12,6 +12,14 @@ def _one_thread_per_worker():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _whole_precision():
+    """The Segmenter computes in float32 on every CPU, so that what is tested does not depend on whose it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cyctr.inference.segmenter.half_pays", lambda device: device.type == "cuda")
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)

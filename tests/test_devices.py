@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from cyctr import devices
-from cyctr.devices import choose_device, episodes_together, free_memory
+from cyctr.devices import choose_device, episodes_together, free_memory, half_pays
 from cyctr.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -61,3 +61,23 @@ def test_free_memory_is_guessed_where_the_system_does_not_say(monkeypatch):
 
     monkeypatch.setattr(os, "sysconf", unknown)
     assert free_memory(CPU) > 2**30
+
+
+@pytest.mark.parametrize(
+    ("able", "pays"),
+    [
+        ({"avx512_bf16": True, "amx_bf16": False}, True),
+        ({"avx512_bf16": False, "amx_bf16": True}, True),
+        ({"avx512_f": True, "avx512_bf16": False, "amx_bf16": False}, False),
+        ({"architecture": "aarch64"}, False),
+    ],
+)
+def test_half_precision_pays_on_a_gpu_and_on_a_cpu_that_has_it(able, pays, monkeypatch):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: able, raising=False)
+    assert half_pays(CPU) == pays
+    assert half_pays(torch.device("cuda"))
+
+
+def test_a_torch_that_does_not_say_what_a_cpu_can_do_computes_in_whole(monkeypatch):
+    monkeypatch.delattr(torch.cpu, "get_capabilities", raising=False)
+    assert not half_pays(CPU)

@@ -62,6 +62,20 @@ def test_the_confidence_of_a_tuned_backbone_is_another_than_of_the_same_frozen(i
         assert (found.confidence == 1) == certain
 
 
+@pytest.mark.parametrize("pays", [False, True])
+def test_half_precision_is_taken_where_it_pays_and_answers_alike(images, monkeypatch, pays):
+    monkeypatch.setattr(segmenter_module, "half_pays", lambda device: pays)
+    half = {name: Segmenter(tiny(CONFIG), 65, "cpu", name) for name in ("auto", "float32", "bfloat16")}
+    assert {name: made.half for name, made in half.items()} == {"auto": pays, "float32": False, "bfloat16": True}
+    found = {}
+    for name, made in half.items():
+        support = made.encode_support(*scene((40, 50), 9))
+        found[name] = [one.classes["object"].probability for one in made.segment_many(images, support)]
+    for one, other, same in zip(*(found[name] for name in ("float32", "bfloat16", "auto")), strict=True):
+        assert np.array_equal(same, other if pays else one)
+        assert np.abs(one - other).mean() < 0.01
+
+
 @pytest.mark.parametrize("setting", ["flip", "fill_holes", "drop_absent"])
 @pytest.mark.parametrize("value", ["no", 1, None])
 def test_a_choice_that_is_neither_true_nor_false_is_refused(segmenter, disc, images, setting, value):

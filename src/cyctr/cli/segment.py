@@ -108,7 +108,12 @@ def segment(
     ] = True,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_TUNING)] = "auto",
     precision: Annotated[
-        str, typer.Option("--precision", help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.", rich_help_panel=_TUNING)
+        str,
+        typer.Option(
+            "--precision",
+            help="auto, float32 or bfloat16; auto is bfloat16 on a GPU and on a CPU that has it.",
+            rich_help_panel=_TUNING,
+        ),
     ] = "auto",
     batch: Annotated[
         int | None,

@@ -22,7 +22,7 @@ from cyctr import pretrained
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import InputConfig
 from cyctr.data.transforms import content_size, fit_image, fit_label, planes, restore
-from cyctr.devices import choose_device, episodes_together
+from cyctr.devices import choose_device, episodes_together, half_pays
 from cyctr.errors import ConfigError, DataError
 from cyctr.evaluation.metrics import Counts, count
 from cyctr.inference.cleaning import clean
@@ -140,13 +140,13 @@ class Segmenter:
             model: a trained network.
             size: height and width of what it sees; best what it was trained on.
             device: "auto" takes a GPU where there is one.
-            precision: "auto" is bfloat16 on a GPU and float32 elsewhere; or "float32", "bfloat16".
+            precision: "auto" is bfloat16 on a GPU and on a CPU that has it, float32 elsewhere; or "float32", "bfloat16".
             name: of the network, for messages.
         """
         if precision not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
         self.device = choose_device(str(device))
-        self.half = self.device.type == "cuda" if precision == "auto" else precision == "bfloat16"
+        self.half = half_pays(self.device) if precision == "auto" else precision == "bfloat16"
         if isinstance(size, bool) or not isinstance(size, int) or not 64 <= size <= 4096:
             raise ConfigError(f"size is {size!r}; expected 64 to 4096 pixels, best what the network was trained on")
         self.name, self.input = name, InputConfig(size)
@@ -168,7 +168,7 @@ class Segmenter:
         Args:
             name: "lite0" (the default, light) or "resnet50", or the path of a checkpoint.
             device: "auto" takes a GPU where there is one.
-            precision: "auto" is bfloat16 on a GPU and float32 elsewhere.
+            precision: "auto" is bfloat16 on a GPU and on a CPU that has it, float32 elsewhere.
             size: of what the network sees; by default what it was trained on.
             progress: told the bytes that have arrived, of how many, while a backbone is fetched.
         """

@@ -15,7 +15,7 @@ def use_winograd(parent: nn.Module) -> None:
 
 
 def use_depthwise(parent: nn.Module) -> None:
-    """Replaces, in place, every convolution below `parent` that gains on a GPU."""
+    """Replaces, in place, every depthwise convolution below `parent` that gains."""
     _replace(parent, DepthwiseConv2d)
 
 
