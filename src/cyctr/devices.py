@@ -1,6 +1,7 @@
 """Where to compute, and how much at a time."""
 
 import os
+from typing import Any
 
 import torch
 
@@ -33,7 +34,7 @@ def half_pays(device: torch.device) -> bool:
     """Whether bfloat16 is faster than float32 there: on a GPU, and on a CPU that multiplies it by itself."""
     if device.type == "cuda":
         return True
-    able = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch do not say
+    able: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older versions of torch do not say
     return bool(able.get("avx512_bf16") or able.get("amx_bf16"))
 
 
