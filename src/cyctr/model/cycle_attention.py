@@ -1,6 +1,7 @@
 """Cycle-consistent attention: query tokens attend to the support tokens that survive a round trip (section 3.3.1)."""
 
 import math
+from itertools import product
 
 import torch
 import torch.nn.functional as F
@@ -28,24 +29,39 @@ def nearest_neighbours(q: Tensor, k: Tensor, valid: Tensor) -> tuple[Tensor, Ten
     Returns:
         (B, heads, N) int64 in hw, i* of each j; and (B, heads, hw) int64 in N, j* of each i. The first of equals.
     """
+    affinity = (q @ k.transpose(-2, -1)).masked_fill(~valid[:, :, None], -math.inf)  # (B, heads, hw, N)
+    return affinity.argmax(-2), affinity.argmax(-1)
+
+
+def landings(q: Tensor, k: Tensor, valid: Tensor) -> Tensor:
+    """(B, heads, N) int64 in N: where the round trip of each support token ends, j -> i* -> j*; arguments as above.
+
+    The same as by `nearest_neighbours`, for a CPU: a part of the affinities at a time, and the way back from those places
+    alone that somebody comes to.
+    """
     batch, heads, tokens = q.shape[:3]
-    eager_cpu = q.device.type == "cpu" and not torch.compiler.is_compiling()
-    rows = max(1, _CHUNK // (batch * heads * k.shape[2])) if eager_cpu else tokens
-    all_valid = eager_cpu and bool(valid.all())
-    best, nearest_query, nearest_support = None, None, []
-    for start in range(0, tokens, rows):
-        affinity = q[:, :, start : start + rows] @ k.transpose(-2, -1)  # (B, heads, rows, N)
-        if not all_valid:
-            affinity = affinity.masked_fill_(~valid[:, :, None], -math.inf)
-        nearest_support.append(affinity.max(-1).indices)
-        value, place = affinity.max(-2)  # (B, heads, N)
-        if best is None or nearest_query is None:
-            best, nearest_query = value, place
-        else:
-            nearest_query = torch.where(value > best, place + start, nearest_query)
-            best = torch.maximum(value, best)
-    assert nearest_query is not None
-    return nearest_query, torch.cat(nearest_support, -1)
+    keys = k.transpose(-2, -1)
+    rows = max(1, _CHUNK // (batch * heads * k.shape[2]))
+    best, places = _nearest_of(q[:, :, :rows], keys)  # (B, heads, N)
+    for start in range(rows, tokens, rows):
+        value, place = _nearest_of(q[:, :, start : start + rows], keys)
+        places = torch.where(value > best, place + start, places)
+        best = torch.maximum(value, best)
+    hidden = None if bool(valid.all()) else ~valid
+    found = torch.empty_like(places)
+    for episode, head in product(range(batch), range(heads)):
+        visited, visitors = places[episode, head].unique(return_inverse=True)
+        affinity = q[episode, head, visited] @ keys[episode, head]  # (visited, N)
+        if hidden is not None:
+            affinity.masked_fill_(hidden[episode], -math.inf)
+        found[episode, head] = affinity.max(-1).indices[visitors]
+    return found
+
+
+def _nearest_of(q: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest affinity of every support token, and whose it is."""
+    value, place = (q @ keys).max(-2)
+    return value, place
 
 
 def cycle_consistency(nearest_query: Tensor, nearest_support: Tensor, is_foreground: Tensor, valid: Tensor) -> Tensor:
@@ -60,7 +76,11 @@ def cycle_consistency(nearest_query: Tensor, nearest_support: Tensor, is_foregro
     Returns:
         (B, heads, N) bool. Where any token is valid one is consistent: the pair with the largest affinity returns to itself.
     """
-    landing = nearest_support.gather(-1, nearest_query)  # (B, heads, N)   j -> i* -> j*
+    return comes_home(nearest_support.gather(-1, nearest_query), is_foreground, valid)  # j -> i* -> j*
+
+
+def comes_home(landing: Tensor, is_foreground: Tensor, valid: Tensor) -> Tensor:
+    """As `cycle_consistency`, of the (B, heads, N) places where round trips end."""
     landing_class = is_foreground.expand(landing.shape).gather(-1, landing)
     return valid & (is_foreground == landing_class)
 
@@ -165,10 +185,12 @@ class CycleAttention(nn.Module):
         # float32 even under autocast: rounding to bfloat16 makes ties, and ties change who is nearest
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             if kernels.usable(q):  # adds up in float32 by itself
-                of_support, of_query = kernels.nearest(q, k.to(q.dtype), support.valid.to(torch.uint8))
+                there, back = kernels.nearest(q, k.to(q.dtype), support.valid.to(torch.uint8))
+            elif q.device.type == "cpu" and not torch.compiler.is_compiling():
+                return comes_home(landings(q.float(), k.float(), valid), is_foreground, valid)
             else:
-                of_support, of_query = nearest_neighbours(q.float(), k.float(), valid)
-            return cycle_consistency(of_support, of_query, is_foreground, valid)
+                there, back = nearest_neighbours(q.float(), k.float(), valid)
+            return cycle_consistency(there, back, is_foreground, valid)
 
     def _usable(self, allowed: Tensor, support: Support) -> Tensor:
         """(B, heads, N) the tokens attended to; never none."""

@@ -89,10 +89,10 @@ def vote_map(query: Tensor, voters: Tensor, is_foreground: Tensor, valid: Tensor
         (B, h, w) in [0, 1]: 0.5 where nobody votes.
     """
     cells = query.flatten(2).transpose(1, 2)  # (B, hw, C)
-    cosine = (cells.to(voters.dtype) @ voters.transpose(1, 2)).float()  # (B, hw, N)
-    cosine = cosine / _lengths(cells)[..., None]
-    logits = (cosine / temperature).masked_fill(~valid[:, None], torch.finfo(torch.float32).min)
-    share = (logits.softmax(-1) * is_foreground[:, None]).sum(-1)  # (B, hw)
+    products = (cells.to(voters.dtype) @ voters.transpose(1, 2)).float()  # (B, hw, N)
+    logits = products * (1 / (temperature * _lengths(cells)))[..., None]  # cosines over the temperature
+    weights = logits.masked_fill(~valid[:, None], torch.finfo(torch.float32).min).softmax(-1)
+    share = (weights * is_foreground[:, None]).sum(-1)  # (B, hw)
     share = torch.where(valid.any(-1, keepdim=True), share, 0.5)
     return share.unflatten(1, query.shape[-2:])
 
