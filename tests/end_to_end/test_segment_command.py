@@ -496,7 +496,7 @@ def test_results_of_earlier_runs_below_the_queries_are_no_queries(segment, tmp_p
 
 def in_a_process(model, disc, queries, out, *options):
     command = [sys.executable, "-m", "cyctr", "segment", "--model", model, "--support", disc, "--query", queries]
-    command += ["--output", out, "--device", "cpu", "--batch", "1", "--no-overlays", *options]
+    command += ["--output", out, "--device", "cpu", "--precision", "float32", "--batch", "1", "--no-overlays", *options]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it, and so would this
