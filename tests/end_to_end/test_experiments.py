@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from learning import textures
 
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
 from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig, settings, to_dict
@@ -32,6 +33,13 @@ def script(name):
     return module
 
 
+def lab():
+    """The script that trains and tests, with a few small images in place of the synthetic ones."""
+    module = script("run")
+    module.open_dataset = lambda path: textures()
+    return module
+
+
 @pytest.fixture
 def restored(monkeypatch):
     monkeypatch.setattr(network_module, "sample_tokens", sample_tokens)
@@ -43,7 +51,7 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
     plan, output = tmp_path / "plan.json", tmp_path / "runs"
     plan.write_text(json.dumps({"rows": rows, "folds": [1], "test": test}))
     monkeypatch.setattr(sys, "argv", ["run", str(plan), "--data", "synthetic", "--output", str(output), "--device", "cpu"])
-    script("run").main()
+    lab().main()
     first = capsys.readouterr().out
     for name in rows:
         found = json.loads((output / f"{name}-fold1.json").read_text())
@@ -55,11 +63,11 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
         _, config = load_checkpoint(output / f"{name}-fold1.safetensors")
         assert config.model.dim == 16
         assert name in first
-    script("run").main()  # what is there already is not done again
+    lab().main()  # what is there already is not done again
     assert capsys.readouterr().out == ""
     changed = {"plain": {**rows["plain"], "settings": {**SMALL, "model.dim": "32"}}}
     plan.write_text(json.dumps({"rows": changed, "folds": [1], "test": test}))
-    script("run").main()  # and told apart from what the plan asks for now
+    lab().main()  # and told apart from what the plan asks for now
     assert capsys.readouterr().out == f"{output / 'plain-fold1.json'}: is of another configuration; remove it to do it again\n"
 
     script("report").main([str(output), "--plots", str(tmp_path / "plots")])
@@ -73,26 +81,30 @@ def test_ways_to_test_that_a_plan_asks_for_later_are_measured_with_the_checkpoin
     test = {"split": "validation", "shots": [1], "seeds": [0, 1], "episodes": 2}
     more = {"flip": True, "edges": True}
 
-    def run(output, test):
-        plan = tmp_path / "plan.json"
-        plan.write_text(json.dumps({"rows": {"row": row}, "folds": [0], "test": test}))
-        given = ["run", str(plan), "--data", "synthetic", "--output", str(tmp_path / output), "--device", "cpu"]
-        monkeypatch.setattr(sys, "argv", given)
-        script("run").main()
-        return json.loads((tmp_path / output / "row-fold0.json").read_text()), capsys.readouterr().out
+    plan, output = tmp_path / "plan.json", tmp_path / "runs" / "row-fold0.json"
+    given = ["run", str(plan), "--data", "synthetic", "--output", str(output.parent), "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", given)
 
-    first, _ = run("parts", test)
-    then, line = run("parts", test | more)
-    whole, _ = run("whole", test | more)
+    def run(test):
+        plan.write_text(json.dumps({"rows": {"row": row}, "folds": [0], "test": test}))
+        lab().main()
+        return json.loads(output.read_text()), capsys.readouterr().out
+
+    first, _ = run(test)
+    then, line = run(test | more)
     assert "1-shot flip edges" in line
-    assert then["test"][:2] == first["test"]
     assert then | {"test": first["test"], "tested": test} == first
-    assert then["tested"] == whole["tested"]
-    for one, other in zip(then["test"], whole["test"], strict=True):
-        assert [one[name] for name in ("shots", "seed", *more)] == [other[name] for name in ("shots", "seed", *more)]
-        assert one["miou"] == pytest.approx(other["miou"], abs=0.5)  # the checkpoint is in float16
-    _, line = run("parts", test | {"episodes": 3})
-    assert line == f"{tmp_path / 'parts' / 'row-fold0.json'}: is of another test; remove it to do it again\n"
+    assert then["tested"] == test | more
+    ways = [(one["flip"], one["edges"]) for one in then["test"][::2]]
+    assert ways == [(False, False), (True, False), (False, True), (True, True)]
+    assert then["test"][:2] == first["test"]
+    output.write_text(json.dumps(then | {"test": then["test"][2:], "tested": test}))
+    again, _ = run(test | more)  # what training's own network scored, from its checkpoint
+    assert again["test"][2:] == then["test"][2:]
+    for one, other in zip(again["test"], first["test"], strict=False):
+        assert one["seed"] == other["seed"] and one["miou"] == pytest.approx(other["miou"], abs=0.5)  # that is in float16
+    _, line = run(test | {"episodes": 3})
+    assert line == f"{output}: is of another test; remove it to do it again\n"
 
 
 def test_a_row_that_fails_costs_no_other_row_and_is_not_passed_over(tmp_path, monkeypatch, capsys):
@@ -104,7 +116,7 @@ def test_a_row_that_fails_costs_no_other_row_and_is_not_passed_over(tmp_path, mo
     plan.write_text(json.dumps({"rows": rows, "folds": [0]}))
     monkeypatch.setattr(sys, "argv", ["run", str(plan), "--data", "synthetic", "--output", str(output), "--device", "cpu"])
     with pytest.raises(SystemExit, match="1"):
-        script("run").main()
+        lab().main()
     assert "wrong-fold0: ConfigError: model.dim is 3" in capsys.readouterr().out
     assert [path.name for path in output.glob("*.json")] == ["right-fold0.json"]
 
