@@ -322,7 +322,8 @@ def main() -> None:
                 if not job.trained(found):
                     print(f"{there}: is of another configuration; remove it to do it again", flush=True)
                 elif job.asks_more(found) and not job.tested(found) and there.with_suffix(".safetensors").exists():
-                    print(summary(laboratory.test_more(job, found)), flush=True)
+                    with label_bug(job.row.get("label_bug", False)):
+                        print(summary(laboratory.test_more(job, found)), flush=True)
                 elif not job.tested(found):
                     print(f"{there}: is of another test; remove it to do it again", flush=True)
             elif job.row.get("seconds", longest) > left:
