@@ -4,10 +4,13 @@
 
 A plan is JSON: {"rows": {NAME: ROW}, "folds": [0, 1, "all", ...], "test": {"split", "shots", "seeds", "episodes"}}; a test
 with "flip": true is done once more with answers to mirror images averaged in, with "plain": true once more with nothing
-recognised, with "edges": true once more with answers that follow edges, and again with both edges and mirror images. Of a
-ROW, all is optional: "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the
-place of the plan's; "label_bug" switches on the released code's mistake; "watch" scores the test classes, or those held out,
-each so many episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds.
+recognised, with "edges": true once more with answers that follow edges, and again with both edges and mirror images. Or
+"ways": [[], ["edges"], ...] names what is done, and "also": {"shots", "ways"} what is done beside that. Of a ROW, all is
+optional: "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the place of the
+plan's; "label_bug" switches on the released code's mistake; "watch" scores the test classes, or those held out, each so many
+episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds. A row with "together":
+[NAME, ...] trains nothing: the networks of those rows, whose checkpoints are in --output, answer together, by the mean of
+their log odds.
 
 Each row and fold gives a JSON and a checkpoint in --output, at once; those that are there already are not done again. Where
 the plan asks for more ways to test than a JSON there has, the checkpoint beside it is tested in those alone.
@@ -38,13 +41,14 @@ from cyctr.devices import choose_device, episodes_together, free_memory
 from cyctr.engine import session
 from cyctr.engine.evaluate import environment
 from cyctr.engine.folder import RunFolder
-from cyctr.engine.methods import NetworkMethod, with_weights
+from cyctr.engine.methods import NetworkMethod, along_edges, with_weights
 from cyctr.engine.train import Options, Trainer, with_held_out
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting
 from cyctr.model import cyctr as network_module
 from cyctr.model.sampling import Sample, sample_tokens
 from cyctr.storage import write_atomically
+from cyctr.types import Episode, Features, Prediction
 
 _WATCHED = 300  # episodes of each point of a curve
 
@@ -59,9 +63,14 @@ WAYS = (
 """How a test may be done: as it is, with mirror images, with nothing recognised, and with answers that follow edges."""
 
 
-def ways_of(test: dict[str, Any]) -> list[dict[str, bool]]:
-    """Those that a test asks for."""
-    return [way for way in WAYS if all(not wanted or test.get(name) for name, wanted in way.items())]
+def measured(test: dict[str, Any]) -> list[tuple[int, dict[str, bool]]]:
+    """The numbers of shots and the ways that a test asks for, in order."""
+    if "ways" in test:
+        ways = [way for way in WAYS if [name for name in way if way[name]] in test["ways"]]
+    else:
+        ways = [way for way in WAYS if all(not wanted or test.get(name) for name, wanted in way.items())]
+    also = measured(test["also"]) if "also" in test else []
+    return [*product(test["shots"], ways), *also]
 
 
 def tested_so(one: dict[str, Any], way: dict[str, bool]) -> bool:
@@ -91,6 +100,8 @@ class Job(NamedTuple):
 
     def trained(self, found: dict[str, Any]) -> bool:
         """Whether a result is of this very row, not of an earlier plan or preset."""
+        if "together" in self.row or "together" in found["row"]:
+            return found["row"].get("together") == self.row.get("together")
         same_bug = bool(found["row"].get("label_bug")) == bool(self.row.get("label_bug"))
         return same_bug and from_dict(Config, found["config"]) == configuration(self.row)
 
@@ -100,10 +111,46 @@ class Job(NamedTuple):
 
     def asks_more(self, found: dict[str, Any]) -> bool:
         """Whether it has a part of that, and nothing is otherwise."""
-        ways = WAYS[-1].keys()
-        known = {name: value for name, value in found.get("tested", {}).items() if name not in ways}
-        asked = {name: value for name, value in self.test.items() if name not in ways}
-        return bool(known) and known == asked and all(self.test.get(way) for way in ways if found["tested"].get(way))
+        chosen = {"shots", "ways", "also", *WAYS[0]}
+        tests = (found.get("tested", {}), self.test)
+        known, asked = ({name: value for name, value in test.items() if name not in chosen} for test in tests)
+        return bool(known) and known == asked and all(one in measured(self.test) for one in measured(found["tested"]))
+
+
+class Averaged:
+    """A network that answers the same episodes as others did before: the mean of its log odds and theirs."""
+
+    def __init__(self, method: NetworkMethod, said: list[torch.Tensor], others: int, edges: bool) -> None:
+        """Goes on with what was said.
+
+        Args:
+            method: answers without edges.
+            said: the sums of earlier answers, batch by batch; this one's are added.
+            others: how many have answered.
+            edges: the mean follows the edges of the query.
+        """
+        self.method, self.said, self.others, self.edges = method, said, others, edges
+        self.encodes, self.encode = method.encodes, method.encode
+        self._batch = 0
+
+    def __call__(self, episode: Episode) -> Prediction:
+        return self._mean(self.method(episode), episode)
+
+    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
+        """As a method's."""
+        return self._mean(self.method.match(query, support, episode), episode)
+
+    def _mean(self, prediction: Prediction, episode: Episode) -> Prediction:
+        odds = prediction.logits[:, 1] - prediction.logits[:, 0]
+        if self.others:
+            odds = odds + self.said[self._batch]
+            self.said[self._batch] = odds
+        else:
+            self.said.append(odds)
+        self._batch += 1
+        odds = odds / (self.others + 1)
+        mean = Prediction(torch.stack([torch.zeros_like(odds), odds], 1))
+        return along_edges(mean, episode.query_images) if self.edges else mean
 
 
 class Laboratory:
@@ -117,8 +164,10 @@ class Laboratory:
 
     def run(self, name: str, row: dict[str, Any], fold: int | str, test: dict[str, Any]) -> dict[str, Any]:
         """Trains and tests one row on one fold; arguments as in `Job`."""
-        started = time.perf_counter()
         job = Job(name, row, fold, test)
+        if "together" in row:
+            return self._together(job)
+        started = time.perf_counter()
         config = configuration(row)
         trainer = self._trainer(job, config)
         trainer.begin()
@@ -128,7 +177,7 @@ class Laboratory:
         checkpoint = self.output / f"{job.title}.safetensors"
         weights = {**trainer.optimization.tested, **trainer.recognised()}
         save_checkpoint(checkpoint, trainer.model, config, weights, half=True, auxiliary=False)
-        tested = {"test": self.test(trainer.method(), config, trainer.dataset, job)} if test else {}
+        tested = {"test": self.test([trainer.method()], config, trainer.dataset, job)} if test else {}
         found = {
             "name": name,
             "fold": fold,
@@ -145,10 +194,34 @@ class Laboratory:
 
     def test_more(self, job: Job, found: dict[str, Any]) -> dict[str, Any]:
         """Adds to a result what it lacks of the test, measured with the checkpoint of the run."""
-        network, config = load_checkpoint(self.output / f"{job.title}.safetensors")
+        methods, config = self._methods(job)
         dataset = with_held_out(self.dataset, int(job.fold), config.training.hold_out)
-        method = NetworkMethod(network.accelerate(), self.device, half=self.device.type == "cuda")
-        found = {**found, "tested": job.test, "test": self.test(method, config, dataset, job, found["test"])}
+        found = {**found, "tested": job.test, "test": self.test(methods, config, dataset, job, found["test"])}
+        self._write(job, found)
+        return found
+
+    def _methods(self, job: Job) -> tuple[list[NetworkMethod], Config]:
+        """The networks of a row, from their checkpoints."""
+        paths = [self.output / f"{name}-fold{job.fold}.safetensors" for name in job.row.get("together", [job.name])]
+        loaded = [load_checkpoint(path) for path in paths]
+        half = self.device.type == "cuda"
+        return [NetworkMethod(network.accelerate(), self.device, half) for network, _ in loaded], loaded[0][1]
+
+    def _together(self, job: Job) -> dict[str, Any]:
+        """Tests the networks of other rows together."""
+        methods, config = self._methods(job)
+        files = [self.output / f"{name}-fold{job.fold}.json" for name in job.row["together"]]
+        seconds = sum(json.loads(file.read_text())["seconds"]["training"] for file in files)
+        dataset, started = with_held_out(self.dataset, int(job.fold), config.training.hold_out), time.perf_counter()
+        found = {
+            "name": job.name,
+            "fold": job.fold,
+            "environment": environment(self.device),
+            "row": job.row,
+            "tested": job.test,
+            "test": self.test(methods, config, dataset, job),
+        }
+        found["seconds"] = {"training": seconds, "testing": time.perf_counter() - started}
         self._write(job, found)
         return found
 
@@ -197,30 +270,44 @@ class Laboratory:
         return found
 
     def test(
-        self, method: NetworkMethod, config: Config, dataset: Dataset, job: Job, known: Sequence[dict[str, Any]] = ()
+        self,
+        methods: Sequence[NetworkMethod],
+        config: Config,
+        dataset: Dataset,
+        job: Job,
+        known: Sequence[dict[str, Any]] = (),
     ) -> list[dict[str, Any]]:
-        """MIoU and FB-IoU for each number of shots, each way and each seed; what is known is not measured again."""
+        """MIoU and FB-IoU for each number of shots, each way and each seed; what is known is not measured again.
+
+        Several methods answer together; what fewer of them say, the first ones, is in "fewer" then.
+        """
         test, fold, measure = job.test, int(job.fold), protocol("cyctr")
         size = config.training.augmentation.size
         measure = replace(measure, input=replace(measure.input, size=size), order=test.get("order", measure.order))
         evaluation = self.evaluation(dataset, test["split"], measure)
-        found, familiar = [], method.network.familiar
-        ways = [way for way in ways_of(test) if familiar is not None or not way["plain"]]
-        for shots, way in product(test["shots"], ways):
+        found, familiar = [], [method.network.familiar for method in methods]
+        for shots, way in measured(test):
+            if way["plain"] and not any(familiar):
+                continue
             if own := [one for one in known if one["shots"] == shots and tested_so(one, way)]:
                 found += own
                 continue
-            method.flip, method.edges = way["flip"], way["edges"]
-            method.network.familiar = None if way["plain"] else familiar
             settings = [Setting(fold, shots, seed) for seed in test["seeds"]]
             batch = episodes_together(self.device, shots)
-            results = Results({})
-            before = time.perf_counter()
-            limit = int(0.5 * free_memory(self.device))
-            evaluation.run(method, results, settings, test["episodes"], self.device, batch, 16, remember=limit)
+            before, each = time.perf_counter(), []
+            said: list[torch.Tensor] = []
+            for place, method in enumerate(methods):
+                alone = len(methods) == 1
+                method.flip, method.edges = way["flip"], way["edges"] and alone
+                method.network.familiar = None if way["plain"] else familiar[place]
+                results = Results({})
+                limit = int(0.5 * free_memory(self.device))
+                answering = method if alone else Averaged(method, said, place, way["edges"])
+                evaluation.run(answering, results, settings, test["episodes"], self.device, batch, 16, remember=limit)
+                each.append([results.runs[setting].result() for setting in settings])
             seconds = time.perf_counter() - before
-            for setting in settings:
-                result = results.runs[setting].result()
+            for place, setting in enumerate(settings):
+                result = each[-1][place]
                 found.append(
                     {
                         "shots": shots,
@@ -229,6 +316,7 @@ class Laboratory:
                         "miou": 100 * result.miou,
                         "fb_iou": 100 * result.fb_iou,
                         "classes": {dataset.classes[c]: 100 * iou for c, iou in result.classes.items()},
+                        **({"fewer": [100 * fewer[place].miou for fewer in each[:-1]]} if len(methods) > 1 else {}),
                         "episodes_per_second": test["episodes"] * len(settings) / seconds,
                     }
                 )
@@ -266,7 +354,8 @@ def label_bug(wanted: bool) -> Iterator[None]:
 def summary(found: dict[str, Any]) -> str:
     """One line of a table."""
     parts = [f"{found['name']:<28} fold {found['fold']}"]
-    parts.append(f"loss {found['loss']:.3f} {found['seconds']['training']:5.0f} s {found['episodes_per_second']:5.0f}/s")
+    if "loss" in found:
+        parts.append(f"loss {found['loss']:.3f} {found['seconds']['training']:5.0f} s {found['episodes_per_second']:5.0f}/s")
     for shots, way in product(sorted({one["shots"] for one in found.get("test", [])}), WAYS):
         own = [one for one in found["test"] if one["shots"] == shots and tested_so(one, way)]
         if not own:

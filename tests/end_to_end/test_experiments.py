@@ -13,6 +13,7 @@ from cyctr.data.opening import open_dataset
 from cyctr.model import build
 from cyctr.model import cyctr as network_module
 from cyctr.model.sampling import sample_tokens
+from cyctr.types import Prediction
 
 FOLDER = Path(__file__).parents[2] / "experiments"
 SMALL = {
@@ -107,6 +108,45 @@ def test_ways_to_test_that_a_plan_asks_for_later_are_measured_with_the_checkpoin
     assert line == f"{output}: is of another test; remove it to do it again\n"
 
 
+def test_networks_of_several_rows_answer_together_by_the_mean_of_their_odds(tmp_path, monkeypatch, capsys):
+    seeds = {"one": "0", "other": "1", "third": "2"}
+    rows = {name: {"weights": "tiny", "settings": {**SMALL, "training.seed": seed}, "test": {}} for name, seed in seeds.items()}
+    rows["all"] = {"together": list(seeds)}
+    ways = {"ways": [[], ["edges"]], "also": {"shots": [2], "ways": [["flip", "edges"]]}}
+    test = {"split": "test", "shots": [1], "seeds": [0, 1], "episodes": 3, **ways}
+    plan, output = tmp_path / "plan.json", tmp_path / "runs"
+    plan.write_text(json.dumps({"rows": rows, "folds": [1], "test": test}))
+    monkeypatch.setattr(sys, "argv", ["run", str(plan), "--data", "synthetic", "--output", str(output), "--device", "cpu"])
+    lab().main()
+    found = json.loads((output / "all-fold1.json").read_text())
+    told = [(one["shots"], one["flip"], one["edges"], one["seed"]) for one in found["test"]]
+    kinds = [(1, False, False), (1, False, True), (2, True, True)]
+    assert told == [(*kind, seed) for kind in kinds for seed in (0, 1)]
+    assert all(len(one["fewer"]) == 2 for one in found["test"])
+    capsys.readouterr()
+
+    networks = [load_checkpoint(output / f"{name}-fold1.safetensors")[0] for name in seeds]
+
+    class Mean(torch.nn.Module):
+        """All of them, one after the other."""
+
+        familiar = None
+
+        def forward(self, episode):
+            return Prediction(sum(network(episode).logits for network in networks) / 3)
+
+    module = lab()
+    laboratory = module.Laboratory(Path("synthetic"), torch.device("cpu"), tmp_path)
+    job = module.Job("mean", {}, 1, test)
+    config = load_checkpoint(output / "one-fold1.safetensors")[1]
+    mean = module.NetworkMethod(Mean(), torch.device("cpu"), half=False)
+    for one, other in zip(found["test"], laboratory.test([mean], config, laboratory.dataset, job), strict=True):
+        assert one["miou"] == pytest.approx(other["miou"], abs=0.2)  # of weights in another order, and folded ones
+        assert one["seed"] == other["seed"]
+    lab().main()
+    assert capsys.readouterr().out == ""
+
+
 def test_a_row_that_fails_costs_no_other_row_and_is_not_passed_over(tmp_path, monkeypatch, capsys):
     rows = {
         "wrong": {"weights": "tiny", "settings": {**SMALL, "model.dim": "3"}},
@@ -169,12 +209,13 @@ def planned():
 @pytest.mark.parametrize("path", MEASURED, ids=lambda path: path.stem)
 def test_a_plan_asks_for_what_was_measured_in_all_that_the_result_says_of_it(path, planned):
     found, job = json.loads(path.read_text()), planned[path.stem]
+    assert "together" not in job.row or job.trained(found)
     asked = leaves(json.loads(json.dumps(to_dict(script("run").configuration(job.row)))))
-    told = leaves(found["config"])  # fewer settings: some came later
+    told = leaves(found.get("config", {}))  # fewer settings: some came later
     assert told == {name: asked[name] for name in told}
     assert found.get("tested", job.test) == job.test
-    times = len(job.test.get("seeds", [])) * len(script("run").ways_of(job.test))
-    assert [one["shots"] for one in found.get("test", [])] == [s for s in job.test.get("shots", []) for _ in range(times)]
+    asked = script("run").measured(job.test) if job.test else []
+    assert [one["shots"] for one in found.get("test", [])] == [shots for shots, _ in asked for _ in job.test["seeds"]]
 
 
 def test_folds_that_were_not_tested_leave_the_means_of_a_report_as_they_are():

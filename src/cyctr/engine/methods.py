@@ -85,18 +85,20 @@ class NetworkMethod:
 
     def _finished(self, prediction: Prediction, episode: Episode) -> Prediction:
         """The answer as it is, or with the edges of the query."""
-        if not self.edges:
-            return prediction
-        with torch.autocast(self.device.type, enabled=False):
-            said = follow_edges(episode.query_images, prediction.probability)
-            odds = torch.logit(said, eps=1e-4)
-        return Prediction(torch.stack([torch.zeros_like(odds), odds], 1))
+        return along_edges(prediction, episode.query_images) if self.edges else prediction
 
     def _precision(self) -> AbstractContextManager[object]:
         if self.half:
             return torch.autocast(self.device.type, torch.bfloat16)
         # float32 means it: torch would round the inputs of convolutions on a GPU to TF32
         return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+
+
+def along_edges(prediction: Prediction, images: Tensor) -> Prediction:
+    """The answers to (B, 3, S, S) images with the edges of those."""
+    with torch.autocast(images.device.type, enabled=False):
+        odds = torch.logit(follow_edges(images, prediction.probability), eps=1e-4)
+    return Prediction(torch.stack([torch.zeros_like(odds), odds], 1))
 
 
 def _mirrored(episode: Episode) -> Episode:
