@@ -238,7 +238,8 @@ def _run(
                 settings=settings,
             )
     except (KeyboardInterrupt, DataError):
-        print(f"stopped; {counted(len(queries) - done, 'image')} left: the same command goes on")
+        left = len(ledger.remaining(queries, writer, pictures))  # one may have been written, and not counted yet
+        print(f"stopped; {counted(left, 'image')} left: the same command goes on")
         raise
 
 
