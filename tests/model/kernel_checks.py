@@ -3,6 +3,7 @@
 import math
 
 import torch
+import torch.nn.functional as F
 
 from cyctr.model.cycle_attention import nearest_neighbours
 from cyctr.model.predicted_attention import gather_points, sample_points
@@ -10,6 +11,7 @@ from cyctr.model.predicted_attention import gather_points, sample_points
 SIZES = [(37, 70), (1, 1), (130, 5), (64, 128)]  # query and support tokens: within a tile, of one, across tiles, full ones
 WIDTHS = [16, 32, 48]  # of heads
 GRIDS = [(5, 7), (1, 1), (9, 4), (1, 33)]
+FILTERS = [(3, 1, 1), (5, 4, 8), (5, 2, 4), (3, 8, 8), (5, 1, 0), (4, 2, 5), (3, 2, 7)]  # size, dilation, padding
 
 
 def check_nearest(device, dtype, cells=37, tokens=70, width=32, batch=2, heads=3):
@@ -110,11 +112,34 @@ def check_mix_points(device, dtype, grid=(5, 7), width=32, points=3, mix=None):
     torch.testing.assert_close(found[0].float(), slow_mix(*given, *grid, exact=False), atol=10 * tolerance, rtol=10 * tolerance)
 
 
+def check_depthwise(device, dtype, size=5, dilation=2, padding=4, channels=70, convolve=None):
+    """Forward, and backward to the images; also where the filters reach beyond them, and padding reaches beyond the filters."""
+    from cyctr.model.kernels.depthwise import depthwise
+
+    generator = torch.Generator().manual_seed(size * dilation + padding)
+    images = torch.randn(2, channels, 9, 11, generator=generator).to(device, dtype).requires_grad_()
+    weight = torch.randn(channels, 1, size, size, generator=generator)
+    bias = torch.randn(channels, generator=generator)
+    expected = F.conv2d(images.cpu().float(), weight, bias, 1, padding, dilation, channels)
+    filters = weight.flatten(1).T.contiguous()
+    made = (convolve or depthwise)(images, filters.to(device), bias.to(device), dilation, padding)
+    assert made.dtype == dtype
+    found = made.cpu()
+    tolerance = 1e-4 if dtype == torch.float32 else 5e-2
+    torch.testing.assert_close(found.float(), expected, atol=tolerance, rtol=tolerance)
+    pull = torch.randn(expected.shape, generator=generator).to(dtype)
+    gradients = [torch.autograd.grad((out * pull.to(out)).sum(), images)[0].float() for out in (found, expected)]
+    torch.testing.assert_close(*gradients, atol=tolerance, rtol=tolerance)
+
+
 def check_registration(device):
     """What torch.compile is told of the operators is true: shapes, types, gradients, that they change no input."""
+    from cyctr.model.kernels.depthwise import depthwise
     from cyctr.model.kernels.nearest import nearest
     from cyctr.model.kernels.points import mix_points
 
+    images = torch.randn(2, 6, 5, 7, device=device).contiguous(memory_format=torch.channels_last).requires_grad_()
+    torch.library.opcheck(depthwise, (images, torch.randn(9, 6, device=device), torch.randn(6, device=device), 2, 2))
     q, k = torch.randn(2, 1, 2, 9, 16, device=device)
     torch.library.opcheck(nearest, (q, k, torch.ones(1, 9, dtype=torch.uint8, device=device)))
     given = points_case(device, torch.float32, (2, 3), 16)
@@ -128,9 +153,12 @@ if __name__ == "__main__":
         check_nearest("cpu", torch.float32, *size)
     for grid in GRIDS:
         check_mix_points("cpu", torch.float32, grid, width=16)
+    for form in FILTERS:
+        check_depthwise("cpu", torch.float32, *form)
     for kind in (torch.float32, torch.float16):  # the interpreter knows no bfloat16
         check_nearest("cpu", kind, width=48)
         check_nearest_of_noise("cpu", kind, 40, 30)
         check_nobody_valid("cpu", kind)
         check_mix_points("cpu", kind, width=48)
+        check_depthwise("cpu", kind)
     check_registration("cpu")

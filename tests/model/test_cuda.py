@@ -7,9 +7,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from kernel_checks import (
+    FILTERS,
     GRIDS,
     SIZES,
     WIDTHS,
+    check_depthwise,
     check_mix_points,
     check_nearest,
     check_nearest_of_noise,
@@ -207,6 +209,22 @@ def test_the_kernel_names_some_token_where_none_is_valid(dtype):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_the_kernel_mixes_the_points_its_twin_reads_and_has_its_gradients(dtype, grid, width):
     check_mix_points("cuda", dtype, grid, width)
+
+
+@needs_kernels
+@PRECISIONS
+@pytest.mark.parametrize("form", FILTERS, ids=str)
+def test_the_kernel_convolves_each_channel_as_torch_does_and_has_its_gradients(dtype, form):
+    check_depthwise("cuda", dtype, *form)
+
+
+@needs_kernels
+@PRECISIONS
+def test_the_kernel_convolves_the_same_within_a_compiled_function(dtype):
+    def convolve(images, filters, bias, dilation, padding):
+        return kernels.depthwise(images * 2, filters, bias * 2, dilation, padding) / 2
+
+    check_depthwise("cuda", dtype, convolve=torch.compile(convolve, fullgraph=True, dynamic=False))
 
 
 @needs_kernels

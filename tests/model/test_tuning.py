@@ -167,6 +167,30 @@ def test_acceleration_keeps_what_was_tuned(name):
     assert not [name for name, _ in backbone.named_parameters() if name.endswith(SPECTRUM)]
 
 
+@pytest.mark.parametrize("name", ["tiny", "resnet18", "tf_efficientnet_lite0"])
+def test_what_learns_in_place_of_a_backbone_computes_the_same_and_moves_its_parameters(name):
+    torch.manual_seed(0)
+    backbone = moved(Backbone(BackboneConfig(name, tuned=True)), 0.05)
+    names, digest = list(backbone.state_dict()), weights_digest(backbone)
+    twin = backbone.learning()
+    images = torch.rand(2, 3, 65, 65)
+    gradients = []
+    for one in (backbone, twin):
+        backbone.zero_grad()
+        found = one(images)
+        (found.mid.square().mean() + found.high.square().mean()).backward()
+        gradients.append({key: value.grad.clone() for key, value in backbone.named_parameters() if value.requires_grad})
+    for key, expected in gradients[0].items():
+        assert (gradients[1][key] - expected).abs().max() <= 1e-3 * expected.abs().max(), key
+    for level in ("mid", "high"):
+        one, other = getattr(backbone(images), level), getattr(twin(images), level)
+        assert (one - other).abs().max() < 1e-3 * one.abs().max()
+    moved(backbone)
+    assert torch.equal(twin(images).high, backbone.learning()(images).high)
+    assert list(backbone.state_dict()) == names
+    assert weights_digest(backbone) == digest
+
+
 def test_every_factor_is_reached_by_the_loss_and_no_frozen_weight():
     model = tuned_network().train()
     given = episode()

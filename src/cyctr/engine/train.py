@@ -36,7 +36,6 @@ from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting, differences
 from cyctr.losses import Losses, episode_loss
 from cyctr.model import Backbone, CyCTR
-from cyctr.model.tuning import factorise
 from cyctr.seeding import Stream
 from cyctr.types import Episode, Features
 from cyctr.weights import load_backbone
@@ -141,7 +140,7 @@ class Trainer:
             self.optimization.restore(kept[0])
             self.step, self.validated, self.best = kept[1]
             self.seconds = max((line["seconds"] for line in folder.records() if line["step"] <= self.step), default=0.0)
-        encoder = self._learning_backbone() if config.model.backbone.tuned else self.encoder
+        encoder = self.model.backbone.learning() if config.model.backbone.tuned else self.encoder
         self._encode: Callable[[Tensor], Features] = encoder
         self._learn: Callable[..., Losses] = learn
         if self._compiles():
@@ -287,11 +286,6 @@ class Trainer:
         """
         weights = {**self.optimization.tested, **(self.recognised() if recognising else {})}
         self.folder.write(name, checkpoint_bytes(self.model, self.config, weights, data=self.data))
-
-    def _learning_backbone(self) -> Backbone:
-        """The network's own backbone, ready to learn."""
-        factorise(self.model.backbone)  # before anything is compiled
-        return self.model.backbone.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def _labelled(self, index: Index) -> Sampler:
         """Draws episodes of the training classes."""

@@ -4,6 +4,7 @@ import copy
 import difflib
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any, Self
 
 import torch
@@ -16,7 +17,7 @@ from cyctr.errors import ConfigError, WeightsError
 from cyctr.model.fusion import fold_batchnorms, use_depthwise, use_winograd
 from cyctr.model.grid import Grid
 from cyctr.model.tiny import TinyBody
-from cyctr.model.tuning import SPECTRUM, SpectralConv2d, settle, tune
+from cyctr.model.tuning import SPECTRUM, SpectralConv2d, factorise, settle, tune
 from cyctr.types import Features
 
 STRIDE = 8
@@ -126,6 +127,17 @@ class Backbone(nn.Module):
             if isinstance(layer, SpectralConv2d):
                 layer.forget()
         return self
+
+    def learning(self) -> Self:
+        """What learns in place of a tuned backbone: it has the same parameters, and is faster.
+
+        Depthwise convolutions run as in `accelerate`; memory is laid out channels last.
+        """
+        factorise(self.body)  # before anything is compiled
+        same = {id(tensor): tensor for tensor in chain(self.parameters(), self.buffers())}
+        twin = copy.deepcopy(self, same)
+        use_depthwise(twin.body)
+        return twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def accelerate(self) -> Self:
         """Rewrites the network for speed, its output unchanged to 1e-3: for inference, after the weights are loaded.

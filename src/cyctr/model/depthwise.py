@@ -41,7 +41,7 @@ class DepthwiseConv2d(nn.Module):
         )
 
     def forward(self, images: Tensor) -> Tensor:
-        if not kernels.usable(images) or images.requires_grad:
+        if not kernels.usable(images):
             return self._in_phases(images) if self.in_phases else self.convolution(images)
         if torch.is_autocast_enabled("cuda"):
             images = images.to(torch.get_autocast_dtype("cuda"))

@@ -35,7 +35,7 @@ def _depthwise_kernel(
 
 @torch.library.custom_op("cyctr::depthwise", mutates_args=())
 def depthwise(images: Tensor, filters: Tensor, bias: Tensor, dilation: int, padding: int) -> Tensor:
-    """A convolution of stride 1 with one square filter for each channel.
+    """A convolution of stride 1 with one square filter for each channel. Gradients reach the images alone.
 
     Args:
         images: (B, C, H, W).
@@ -71,3 +71,19 @@ def _empty(images: Tensor, filters: Tensor, dilation: int, padding: int) -> Tens
     batch, channels, height, width = images.shape
     made = images.new_empty(batch, height - lost, width - lost, channels)
     return made.permute(0, 3, 1, 2)
+
+
+def _keep(ctx, inputs, output):
+    _, filters, _, ctx.dilation, ctx.padding = inputs
+    ctx.save_for_backward(filters)
+
+
+def _differentiate(ctx, gradient):
+    """The same convolution once more, its filters turned by half a turn."""
+    (filters,) = ctx.saved_tensors
+    reach = ctx.dilation * (int(filters.shape[0] ** 0.5) - 1)
+    none = filters.new_zeros(filters.shape[1])
+    return depthwise(gradient, filters.flip(0), none, ctx.dilation, reach - ctx.padding), None, None, None, None
+
+
+depthwise.register_autograd(_differentiate, setup_context=_keep)
