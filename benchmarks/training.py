@@ -8,7 +8,7 @@ seconds on a CPU.
 import argparse
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,6 +24,7 @@ from cyctr.engine.folder import RunFolder, random_state
 from cyctr.engine.methods import with_weights
 from cyctr.engine.train import Options, Trainer
 from cyctr.evaluation.results import Results
+from cyctr.types import Features
 
 
 def seconds(work: Callable[[int], Any], count: int, device: torch.device) -> float:
@@ -59,9 +60,15 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
     groups = next(feed)
     tokens = trainer.tokens(0)
     parts = {"data": seconds(lambda _: next(feed), steps, device)}
+    tuned = trainer.config.model.backbone.tuned
     with trainer.precision():
-        features = trainer._encode(groups.images)
         parts["backbone"] = seconds(lambda _: trainer._encode(groups.images), steps, device)
+        found = trainer._encode(groups.images)
+        features = Features(*(maps.detach().requires_grad_(tuned) for maps in (found.mid, found.high)))
+        if tuned:
+            pull = [torch.ones_like(features.mid), torch.ones_like(features.high)]
+            both = seconds(lambda _: _backward(trainer._encode(groups.images), pull), steps, device)
+            parts["backbone backward"] = both - parts["backbone"]
 
         def forward(_: int) -> Any:
             tensors = (groups.images, groups.labels, groups.roles, groups.seeds)
@@ -90,6 +97,10 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
     }
 
 
+def _backward(features: Features, gradients: list[torch.Tensor]) -> None:
+    torch.autograd.backward([features.mid, features.high], gradients)
+
+
 def testing(trainer: Trainer, dataset: Any, shots: int, remember: bool, episodes: int, batch: int) -> dict[str, Any]:
     """Episodes per second, images in memory already."""
     size = trainer.config.training.augmentation.size
@@ -112,7 +123,7 @@ def testing(trainer: Trainer, dataset: Any, shots: int, remember: bool, episodes
     return {"shots": shots, "features": features, "batch": batch, "first": rates[0], "episodes_per_second": rates[1]}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="synthetic", help="folder of a dataset")
     parser.add_argument("--preset", default="paper")
@@ -127,7 +138,7 @@ def main() -> None:
     parser.add_argument("--test-batch", type=int, help="default: as cyctr evaluate")
     parser.add_argument("--output", type=Path)
     parser.add_argument("settings", nargs="*", help="such as model.dim=128")
-    given = parser.parse_args()
+    given = parser.parse_args(argv)
     device = choose_device(given.device)
     config = preset(given.preset)
     config = with_weights(config, given.weights)

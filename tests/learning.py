@@ -53,9 +53,9 @@ def without_dropout(config: Config) -> Config:
     return changed(config, model={"encoder": replace(config.model.encoder, dropout=0.0)})
 
 
-def textures() -> Dataset:
-    """Eight classes of four small images, in four folds of two test classes."""
-    return open_synthetic(SyntheticPool(8, 4, SIZE))
+def textures(each: int = 4) -> Dataset:
+    """Eight classes of a few small images each, in four folds of two test classes."""
+    return open_synthetic(SyntheticPool(8, each, SIZE))
 
 
 def photos(root: Path, classes: int = 4, each: int = 4) -> Path:

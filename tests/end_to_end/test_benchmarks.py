@@ -1,4 +1,4 @@
-"""The benchmark of the Segmenter runs, and compares only what can be compared. How fast it is, is no matter here."""
+"""The benchmarks run, and compare only what can be compared. How fast anything is, is no matter here."""
 
 import importlib.util
 import json
@@ -6,19 +6,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from learning import textures
 from making import tiny
 
 from cyctr import Config, save_checkpoint
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "segmenter.py"
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", FOLDER / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture(scope="module")
 def script():
-    spec = importlib.util.spec_from_file_location("benchmark_segmenter", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("segmenter")
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +85,17 @@ def test_the_speed_is_compared_with_the_released_code_on_its_machines_alone(scri
     gpu = {"device": "cuda", "threads": 8, "environment": {"device": "cuda (NVIDIA H200, 8 threads)"}}
     assert script.compared("resnet50", gpu, found)["image"] == pytest.approx(1 / 32.9 / 0.6)
     assert script.compared("resnet50", {**gpu, "environment": {"device": "cuda (NVIDIA T4, 8 threads)"}}, found) is None
+
+
+@pytest.mark.parametrize(("preset", "tuned"), [("paper", False), ("best", True)])
+def test_training_and_testing_are_measured_part_by_part(preset, tuned, tmp_path, monkeypatch):
+    script, path = load("training"), tmp_path / "found.json"
+    monkeypatch.setattr(script, "open_dataset", lambda path: textures(each=6))
+    size = ["--size", "65", "--batch", "4", "--steps", "1", "--warm", "1", "--episodes", "2", "--test-batch", "2"]
+    small = ["model.dim=16", "model.encoder.heads=2", "model.encoder.points=2", "training.latent_classes=0"]
+    script.main(["--preset", preset, "--weights", "tiny", "--device", "cpu", *size, "--output", str(path), *small])
+    found = json.loads(path.read_text())
+    assert (found["training"]["batch"], found["preset"]) == (4, preset)
+    parts = {"data", "backbone", "encoder forward", "encoder backward", "optimizer"}
+    assert set(found["training"]["parts_ms"]) == parts | ({"backbone backward"} if tuned else set())
+    assert [(one["shots"], one["features"]) for one in found["testing"]] == [(1, "once"), (5, "once"), (1, "anew"), (5, "anew")]
