@@ -10,7 +10,8 @@ from learning import textures
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
 from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig, settings, to_dict
 from cyctr.data.opening import open_dataset
-from cyctr.model import build
+from cyctr.data.pictures import open_store
+from cyctr.model import Backbone, build
 from cyctr.model import cyctr as network_module
 from cyctr.model.sampling import sample_tokens
 from cyctr.types import Prediction
@@ -291,3 +292,42 @@ def test_confidence_is_measured_on_queries_with_and_without_the_class_and_fitted
     monkeypatch.setattr(sys, "argv", ["confidence", "--rows", str(first), "--output", str(again)])
     script("confidence").main()
     assert again.read_text() == first.read_text()
+
+
+def unlabelled():
+    """Eight small images of two classes, and where they are."""
+    pool, pairs = textures().pool("train"), [(image, image // 4) for image in range(8)]
+    return open_store(pool, pool.index(), pairs, torch.device("cpu")), pairs
+
+
+def test_a_student_learns_what_its_teacher_says_of_images(monkeypatch, capsys):
+    module, images = script("distil"), unlabelled()
+    monkeypatch.setattr(module, "_TOLD", 10)
+    torch.manual_seed(0)
+    student, teacher = Backbone(BackboneConfig("tiny")), Backbone(BackboneConfig("tiny"))
+    before, taught = ({name: value.clone() for name, value in one.state_dict().items()} for one in (student, teacher))
+    told = module.distil(student, teacher, module.crops(*images, 65, 8, 25, 0), 25, 3e-3, half=False)
+    assert [one["step"] for one in told] == [10, 20, 25]
+    assert told[-1]["mid"] < 0.9 * told[0]["mid"] and told[-1]["high"] < 0.9 * told[0]["high"]
+    moved = {name for name, value in student.state_dict().items() if not torch.equal(value, before[name])}
+    assert moved == {name for name, _ in student.named_parameters()}
+    assert all(torch.equal(value, taught[name]) for name, value in teacher.state_dict().items())
+    assert not any(value.requires_grad for value in student.parameters())
+    assert "step 25 of 25" in capsys.readouterr().out
+
+
+def test_crops_show_every_image_before_any_again_and_are_drawn_by_the_seed():
+    module, (store, pairs), asked = script("distil"), unlabelled(), []
+
+    class Watched:
+        def stream(self, plans):
+            for plan in plans:
+                asked.append([image for image, _ in plan])
+                yield from store.stream([plan])
+
+    first = list(module.crops(Watched(), pairs, 65, 4, 4, 0))
+    assert sorted(asked[0] + asked[1]) == sorted(asked[2] + asked[3]) == list(range(8))
+    assert all(one.shape == (4, 3, 65, 65) and one.dtype == torch.uint8 for one in first)
+    again, other = list(module.crops(store, pairs, 65, 4, 4, 0)), list(module.crops(store, pairs, 65, 4, 4, 1))
+    assert all(torch.equal(one, same) for one, same in zip(first, again, strict=True))
+    assert not any(torch.equal(one, same) for one, same in zip(first, other, strict=True))

@@ -1,0 +1,153 @@
+"""Teaches a light backbone to see what another one sees, on images without their labels.
+
+    python experiments/distil.py --data VOC2012 --output lite0-distilled.safetensors
+
+The student's weights learn, the statistics of its BatchNorms stay. Beside it a linear map from each of its taps to the same tap
+of the teacher is learned, and thrown away. What is lost at a cell is one minus the cosine of both. The file that is written is
+one for `model.backbone.weights`; the JSON beside it says how it was made, and the other settings that the backbone needs then.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from cyctr.config import BackboneConfig, preset
+from cyctr.data.opening import open_dataset
+from cyctr.data.pictures import Store, open_store
+from cyctr.data.transforms import warp
+from cyctr.devices import choose_device
+from cyctr.engine.evaluate import environment
+from cyctr.engine.methods import with_weights
+from cyctr.model import Backbone
+from cyctr.seeding import Stream, random_bits
+from cyctr.weights import find, load_backbone
+
+_SMALLEST = 0.5  # of the longest side of an image: the side of a crop
+_TOLD = 50  # steps between two lines
+
+
+class Translation(nn.Module):
+    """Linear maps from what a student says of an image to what its teacher says."""
+
+    def __init__(self, student: Backbone, teacher: Backbone) -> None:
+        super().__init__()
+        self.mid = nn.Conv2d(student.mid_channels, teacher.mid_channels, 1)
+        self.high = nn.Conv2d(student.high_channels, teacher.high_channels, 1)
+
+    def forward(self, said: tuple[Tensor, Tensor], meant: tuple[Tensor, Tensor]) -> Tensor:
+        """(2,) one minus the mean cosine, of the middle and of the high features."""
+        size = (meant[0].shape[-2], meant[0].shape[-1])
+        translated = [F.interpolate(maps, size, mode="bilinear", align_corners=True) for maps in said]
+        pairs = zip((self.mid(translated[0]), self.high(translated[1])), meant, strict=True)
+        return torch.stack([1 - F.cosine_similarity(one.float(), other.float(), dim=1).mean() for one, other in pairs])
+
+
+def backbone_config(weights: str) -> BackboneConfig:
+    """As `best` has it: frozen, with its offset left to whoever uses it."""
+    return replace(with_weights(preset("best"), weights).model.backbone, tuned=False)
+
+
+def crops(store: Store, pairs: list[tuple[int, int]], size: int, batch: int, steps: int, seed: int) -> Iterator[Tensor]:
+    """(batch, 3, size, size) uint8 of each step: images in a new order each time round, cropped and mirrored at random."""
+
+    def plans() -> Iterator[list[tuple[int, int]]]:
+        rounds = -(-steps * batch // len(pairs))
+        order = [place for number in range(rounds) for place in Stream("distil", seed, number).choose(len(pairs), len(pairs))]
+        yield from ([pairs[place] for place in order[step * batch : (step + 1) * batch]] for step in range(steps))
+
+    for step, pictures in enumerate(store.stream(plans())):
+        own = torch.arange(batch, device=pictures.sizes.device) + step * batch + seed * 2**31
+        chance = random_bits(own, 4).double() / 2**32  # (batch, 4)
+        side = pictures.sizes.amax(1) * (_SMALLEST + (1 - _SMALLEST) * chance[:, 0])  # pixels of the image
+        room = (pictures.sizes - side[:, None]).flip(1)  # (batch, 2) x and y; below zero the crop reaches beyond
+        corner = room * chance[:, 1:3]
+        ratio = side / size
+        matrices = torch.zeros(batch, 2, 3, dtype=torch.float64, device=own.device)
+        mirrored = chance[:, 3] < 0.5
+        matrices[:, 0, 0] = torch.where(mirrored, -ratio, ratio)
+        matrices[:, 1, 1] = ratio
+        matrices[:, :, 2] = corner
+        matrices[:, 0, 2] += torch.where(mirrored, side, torch.zeros_like(side))
+        yield warp(pictures.images, pictures.labels, matrices, size, pictures.sizes)[0]
+
+
+def distil(
+    student: Backbone, teacher: Backbone, images: Iterator[Tensor], steps: int, rate: float, half: bool
+) -> list[dict[str, float]]:
+    """Moves the student's weights; what was lost on the way."""
+    device = student.mean.device
+    student.body.requires_grad_(True)
+    translation = Translation(student, teacher).to(device)
+    weights = [*student.body.parameters(), *translation.parameters()]
+    optimizer = torch.optim.AdamW(weights, rate, weight_decay=1e-2, foreach=True)
+    told, recent, began = [], [], time.perf_counter()
+    for step, pixels in enumerate(images):
+        with torch.autocast(device.type, torch.bfloat16, enabled=half):
+            with torch.no_grad():
+                meant = teacher._extract(pixels)
+            lost = translation(student._extract(pixels), meant)
+        lost.sum().backward()
+        for group in optimizer.param_groups:
+            group["lr"] = rate * min(1.0, (step + 1) / (0.05 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        recent.append(lost.detach())
+        if (step + 1) % _TOLD == 0 or step + 1 == steps:
+            mid, high = torch.stack(recent).mean(0).tolist()
+            told.append({"step": step + 1, "mid": mid, "high": high, "seconds": time.perf_counter() - began})
+            print(f"step {step + 1} of {steps}: mid {mid:.4f}, high {high:.4f}, {told[-1]['seconds']:.0f} s", flush=True)
+            recent = []
+    student.body.requires_grad_(False)
+    return told
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--student", default="efficientnet-lite0", help="a name of `cyctr weights list`")
+    parser.add_argument("--teacher", default="resnet50-keras", help="likewise")
+    parser.add_argument("--output", type=Path, required=True, help="a .safetensors file")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--size", type=int, default=257, help="of a crop, 8n + 1 pixels")
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    torch.manual_seed(given.seed)  # of the linear maps
+    device = choose_device(given.device)
+    dataset = open_dataset(given.data)
+    pool = dataset.pool("train")
+    index = pool.index()
+    images, numbers = index.pairs(range(len(dataset.classes)), dataset.smallest)
+    pairs = list(
+        dict(zip(images.tolist(), numbers.tolist(), strict=True)).items()
+    )  # one of each image: labels are not looked at
+    store = open_store(pool, index, pairs, device, longest=512)
+    student, teacher = (load_backbone(backbone_config(name)).to(device) for name in (given.student, given.teacher))
+    teacher.accelerate()
+    steps = crops(store, pairs, given.size, given.batch, given.steps, given.seed)
+    told = distil(student, teacher, steps, given.steps, given.rate, device.type == "cuda")
+    state = {name: value.cpu().contiguous() for name, value in student.body.state_dict().items()}
+    save_file({name: value for name, value in state.items() if not name.endswith("num_batches_tracked")}, given.output)
+    found: dict[str, Any] = {
+        "environment": environment(device),
+        **{name: getattr(given, name) for name in ("student", "teacher", "size", "batch", "steps", "rate", "seed")},
+        "settings": find(given.student).settings,
+        "lost": told,
+    }
+    given.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
