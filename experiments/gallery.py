@@ -1,24 +1,30 @@
-"""How good networks are on classes that PASCAL VOC does not have: `python experiments/gallery.py CHECKPOINT ...`.
+"""How good networks are on classes that PASCAL VOC does not have: `python experiments/gallery.py METHOD ...`.
 
-Scores each on the gallery's photographs (`cyctr.data.gallery`), and writes a picture of every answer. Support and query of a
-scene come from one photograph, so this is easier than real use: it says what a network can do, not how it compares.
+A METHOD is a checkpoint, lite0 or resnet50, a reference such as prototype, or segmenter:lite0, which answers as `cyctr segment`
+does and not as the network alone. Each is scored on the gallery's photographs (`cyctr.data.gallery`), and a picture of its
+answers is written. Support and query of a scene come from one photograph, so this is easier than real use: it says what a
+network can do, not how it compares.
 
+    python experiments/gallery.py lite0 segmenter:lite0 prototype --data synthetic --folds 0 1 2 3 --episodes 20
     python experiments/gallery.py vanilla-fold0.safetensors full-fold0.safetensors --together sheet.png
-    python experiments/gallery.py vanilla-fold0.safetensors full-fold0.safetensors --together local.png --data VOC2012 --fold 0
+    python experiments/gallery.py vanilla-fold0.safetensors full-fold0.safetensors --together local.png --data VOC2012
 
-With --together one sheet, like the paper's figure 4, shows support, truth and the answer of each, of the gallery's scenes or
-of a fold's test episodes. What is drawn from a dataset belongs to its photographers: keep it to yourself.
+With --data the same is done with one-shot test episodes of a dataset, its classes in turn. With --together one sheet, like the
+paper's figure 4, shows support, truth and the answer of each. What is drawn from a dataset of photographs belongs to those who
+took them: keep it to yourself.
 """
 
 import argparse
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from cyctr import Segmenter
 from cyctr.config import InputConfig, protocol
 from cyctr.data.gallery import Shot, scenes
 from cyctr.data.opening import open_dataset
@@ -26,18 +32,20 @@ from cyctr.data.transforms import fit_image, fit_label, planes, restore
 from cyctr.devices import choose_device
 from cyctr.engine.methods import open_method
 from cyctr.evaluation.metrics import Counts, count
-from cyctr.evaluation.protocol import Evaluation, Method
+from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Setting
 from cyctr.types import Episode
 from cyctr.visual.contact import Block, contact_sheet, tile
 from cyctr.visual.draw import BLUE, GREEN, RED
 
 _SIDE = 220
-_EPISODES = 24  # of a dataset that are shown
+_SEGMENTER = "segmenter:"
+Answering = Callable[["Task"], torch.Tensor]
+"""(H, W) bool: where a task's query has what its shots mark."""
 
 
 class Task(NamedTuple):
-    """What a method is asked: where is what these shots mark?"""
+    """What a method is asked: where is what these shots mark? Tasks of one name are scored together."""
 
     name: str
     title: str
@@ -50,25 +58,43 @@ def of_gallery() -> Iterator[Task]:
         yield from (Task(scene.name, scene.title, tuple(scene.supports), query) for query in scene.queries)
 
 
-def of_fold(data: Path, fold: int) -> Iterator[Task]:
-    """The first test episodes of a fold with one shot."""
-    evaluation = Evaluation(open_dataset(data), protocol("cyctr"), "test")
-    pool, sampler = evaluation.pool, evaluation.sampler(Setting(fold, 1, 0))
-    for draw in map(sampler, range(_EPISODES)):
-        support, query = (Shot(pool.image(i), pool.label(i, draw.category)) for i in (draw.supports[0], draw.query))
-        yield Task(pool.keys[draw.query], evaluation.dataset.classes[draw.category], (support,), query)
+def of_dataset(data: Path, folds: Sequence[int], episodes: int) -> Iterator[Task]:
+    """The first test episodes of each fold with one shot, its classes in turn."""
+    evaluation = Evaluation(open_dataset(data), replace(protocol("cyctr"), order="classes"), "test")
+    for fold in folds:
+        pool, sampler = evaluation.pool, evaluation.sampler(Setting(fold, 1, 0))
+        for draw in map(sampler, range(episodes)):
+            support, query = (Shot(pool.image(i), pool.label(i, draw.category)) for i in (draw.supports[0], draw.query))
+            name = evaluation.dataset.classes[draw.category]
+            yield Task(name, name, (support,), query)
 
 
-def answer(method: Method, task: Task, config: InputConfig, device: torch.device) -> torch.Tensor:
-    """(H, W) bool."""
-    images = torch.stack([fit_image(planes(shot.image), config) for shot in task.supports])
-    labels = torch.stack([fit_label(torch.from_numpy(shot.label), config) for shot in task.supports])
-    query = fit_image(planes(task.query.image), config)
-    episode = Episode(images[None].to(device), labels[None].to(device), query[None].to(device))
-    with torch.inference_mode():
-        size = (task.query.label.shape[0], task.query.label.shape[1])
-        logits = restore(method(episode).logits[0], size, config)
-    return (logits[1] > logits[0]).cpu()
+def network(name: str, weights: str, size: int, device: torch.device) -> tuple[str, Answering]:
+    """A network alone, or a reference, with its name."""
+    method, about = open_method(name, weights, device)
+    config = InputConfig(size)
+
+    @torch.inference_mode()
+    def answer(task: Task) -> torch.Tensor:
+        images = torch.stack([fit_image(planes(shot.image), config) for shot in task.supports])
+        labels = torch.stack([fit_label(torch.from_numpy(shot.label), config) for shot in task.supports])
+        query = fit_image(planes(task.query.image), config)
+        episode = Episode(images[None].to(device), labels[None].to(device), query[None].to(device))
+        logits = restore(method(episode).logits[0], (task.query.label.shape[0], task.query.label.shape[1]), config)
+        return (logits[1] > logits[0]).cpu()
+
+    return about["name"], answer
+
+
+def segmenter(name: str, device: torch.device) -> tuple[str, Answering]:
+    """What a person gets, with its name."""
+    own = Segmenter.from_pretrained(name, device=str(device))
+
+    def answer(task: Task) -> torch.Tensor:
+        images, labels = [shot.image for shot in task.supports], [shot.label for shot in task.supports]
+        return torch.from_numpy(own.segment(task.query.image, own.encode_support(images, labels)).mask) > 0
+
+    return f"{_SEGMENTER}{own.name}", answer
 
 
 class Answers(NamedTuple):
@@ -80,18 +106,21 @@ class Answers(NamedTuple):
 
 
 def ask(given: argparse.Namespace, name: str, tasks: list[Task]) -> Answers:
-    device, config = choose_device(given.device), InputConfig(given.size)
-    method, about = open_method(name, given.weights, device)
-    found = Answers(about["name"], [], [])
+    device = choose_device(given.device)
+    if name.startswith(_SEGMENTER):
+        title, answer = segmenter(name.removeprefix(_SEGMENTER), device)
+    else:
+        title, answer = network(name, given.weights, given.size, device)
+    found = Answers(title, [], [])
     for task in tasks:
-        found.masks.append(answer(method, task, config, device))
+        found.masks.append(answer(task))
         found.scores.append(count(found.masks[-1], torch.from_numpy(task.query.label)))
         print(f"{found.name:<24} {task.name:<14} {100 * found.scores[-1].iou:5.1f}", flush=True)
     return found
 
 
 def by_scene(tasks: list[Task], found: Answers) -> dict[str, float]:
-    """IoU of each scene over all its queries, and their mean."""
+    """IoU of each scene or class over all its queries, and their mean."""
     total: dict[str, Counts] = {}
     for task, score in zip(tasks, found.scores, strict=True):
         total[task.name] = total.get(task.name, Counts()) + score
@@ -99,10 +128,10 @@ def by_scene(tasks: list[Task], found: Answers) -> dict[str, float]:
     return {**scores, "mean": float(np.mean(list(scores.values())))}
 
 
-def sheet(tasks: list[Task], answers: list[Answers], title: str) -> Any:
-    """Support, truth and what each method found, of every task."""
-    blocks = []
-    for place, task in enumerate(tasks):
+def sheet(tasks: list[Task], answers: list[Answers], title: str, shown_tasks: int | None) -> Any:
+    """Support, truth and what each method found, of every task, or of so many, evenly spread."""
+    blocks, step = [], -(-len(tasks) // (shown_tasks or len(tasks)))
+    for place, task in list(enumerate(tasks))[::step]:
         first, query = task.supports[0], task.query
         shown = [tile(first.image, first.label == 1, _SIDE, RED), tile(query.image, query.label == 1, _SIDE, BLUE)]
         shown += [tile(query.image, np.asarray(found.masks[place]), _SIDE, GREEN) for found in answers]
@@ -115,28 +144,30 @@ def sheet(tasks: list[Task], answers: list[Answers], title: str) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("methods", nargs="+", help="checkpoints, or references such as prototype")
+    parser.add_argument("methods", nargs="+", metavar="METHOD")
     parser.add_argument("--weights", default="resnet50-keras", help="backbone of the references")
     parser.add_argument("--size", type=int, default=473)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--output", type=Path, default=Path("runs/gallery"))
-    parser.add_argument("--together", type=Path, metavar="PNG", help="one sheet of all methods, and nothing else")
-    parser.add_argument("--data", type=Path, help="with --together: episodes of this dataset instead of the gallery's scenes")
-    parser.add_argument("--fold", type=int, default=0)
+    parser.add_argument("--together", type=Path, metavar="PNG", help="one sheet of all methods, in place of one of each")
+    parser.add_argument("--data", type=Path, help="episodes of this dataset instead of the gallery's scenes")
+    parser.add_argument("--folds", type=int, nargs="+", default=[0], help="of the dataset")
+    parser.add_argument("--episodes", type=int, default=24, help="of each fold")
+    parser.add_argument("--shown", type=int, metavar="N", help="only so many are in pictures")
     given = parser.parse_args()
-    if given.data and not given.together:
-        parser.error("--data goes with --together")
-    tasks = list(of_fold(given.data, given.fold) if given.data else of_gallery())
+    tasks = list(of_dataset(given.data, given.folds, given.episodes) if given.data else of_gallery())
     answers = [ask(given, name, tasks) for name in given.methods]
     if given.together:
         given.together.parent.mkdir(parents=True, exist_ok=True)
-        sheet(tasks, answers, "Side by side").save(given.together)
-        return
+        sheet(tasks, answers, "Side by side", given.shown).save(given.together)
     given.output.mkdir(parents=True, exist_ok=True)
     scores = {found.name: by_scene(tasks, found) for found in answers}
     for found in answers:
         print(f"{found.name:<24} {'mean':<14} {scores[found.name]['mean']:5.1f}")
-        sheet(tasks, [found], f"{found.name} on the gallery").save(given.output / f"{found.name}.png")
+        if not given.together:
+            what = given.data or "the gallery"
+            file = f"{found.name.replace(':', '-')}.png"
+            sheet(tasks, [found], f"{found.name} on {what}", given.shown).save(given.output / file)
     (given.output / "gallery.json").write_text(json.dumps(scores, indent=1) + "\n")
 
 

@@ -176,7 +176,7 @@ class Laboratory:
         trained = time.perf_counter()
         checkpoint = self.output / f"{job.title}.safetensors"
         weights = {**trainer.optimization.tested, **trainer.recognised()}
-        save_checkpoint(checkpoint, trainer.model, config, weights, half=True, auxiliary=False)
+        save_checkpoint(checkpoint, trainer.model, config, weights, half=True, auxiliary=False, data=trainer.data)
         tested = {"test": self.test([trainer.method()], config, trainer.dataset, job)} if test else {}
         found = {
             "name": name,

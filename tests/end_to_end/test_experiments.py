@@ -7,7 +7,7 @@ import pytest
 import torch
 from learning import textures
 
-from cyctr.checkpoint import load_checkpoint, save_checkpoint
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint, save_checkpoint
 from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig, settings, to_dict
 from cyctr.data.opening import open_dataset
 from cyctr.data.pictures import open_store
@@ -62,8 +62,9 @@ def test_a_plan_is_trained_and_tested_row_by_row_and_reported(tmp_path, monkeypa
         ways = ((no, no, no), (yes, no, no), (no, yes, no), (no, no, yes), (yes, no, yes))
         assert tests == [(shots, way, seed) for shots in (1, 2) for way in ways for seed in (0, 1)]
         assert found["config"]["training"]["episodes"] == 16
-        _, config = load_checkpoint(output / f"{name}-fold1.safetensors")
+        config, data = describe_checkpoint(output / f"{name}-fold1.safetensors")
         assert config.model.dim == 16
+        assert (data["name"], data["fold"], data["test"]) == ("synthetic", 1, ["texture-002", "texture-003"])
         assert name in first
     lab().main()  # what is there already is not done again
     assert capsys.readouterr().out == ""

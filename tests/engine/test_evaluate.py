@@ -162,7 +162,12 @@ def test_bfloat16_answers_are_scored_like_any_other():
 @pytest.mark.parametrize(
     ("method", "options", "kind", "words"),
     [
-        ("priro", {}, ConfigError, "method is 'priro'; expected prior, prototype, background, foreground, or the path"),
+        (
+            "priro",
+            {},
+            ConfigError,
+            "'priro'; expected prior, prototype, background, foreground, lite0, resnet50, or the path",
+        ),
         ("prior:2", {}, ConfigError, "threshold from 0 to 1"),
         ("nowhere/best.safetensors", {}, ConfigError, "method is 'nowhere/best.safetensors'; expected prior"),
         ("prior", {"weights": "resnet51"}, ConfigError, "weights is 'resnet51'; expected a name of `cyctr weights list`"),
@@ -182,7 +187,7 @@ def test_a_file_that_is_no_checkpoint_is_one_line(tmp_path):
         path.write_bytes(content)
         with pytest.raises(CheckpointError, match=f"{path}: not a whole safetensors file"):
             open_method(str(path), "tiny", CPU)
-    with pytest.raises(CheckpointError, match="no such file"):
+    with pytest.raises(CheckpointError, match=f"'{tmp_path}'; expected lite0 or resnet50, or the path of a checkpoint"):
         open_method(str(tmp_path), "tiny", CPU)
 
 

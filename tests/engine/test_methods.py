@@ -2,11 +2,15 @@ import pytest
 import torch
 from making import episode
 
+from cyctr.checkpoint import describe_checkpoint
 from cyctr.config import BEST, PAPER, RELEASED, BackboneConfig, EncoderConfig, ModelConfig
-from cyctr.engine.methods import NetworkMethod, with_weights
+from cyctr.data.pascal import CLASSES
+from cyctr.engine.methods import NetworkMethod, check_method, input_size, with_weights
 from cyctr.model import build
 from cyctr.model.edges import follow_edges
+from cyctr.pretrained import NAMES, find
 from cyctr.types import Episode
+from cyctr.weights import CATALOGUE
 
 CPU = torch.device("cpu")
 NETWORK = build(ModelConfig(dim=16, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=2, points=2))).eval()
@@ -54,7 +58,9 @@ def test_a_recipe_on_the_backbone_that_it_has_is_the_recipe():
 @pytest.mark.parametrize(
     ("config", "weights", "expected"),
     [
-        (BEST, "efficientnet-lite0", BackboneConfig("tf_efficientnet_lite0", "efficientnet-lite0", tuned=True)),
+        (BEST, "efficientnet-lite0", BackboneConfig("tf_efficientnet_lite0", "efficientnet-lite0", offset=-4, tuned=True)),
+        (BEST, "mobilenetv2", BackboneConfig("mobilenetv2_100", "mobilenetv2", tuned=True)),
+        (PAPER, "efficientnet-lite0", BackboneConfig("tf_efficientnet_lite0", "efficientnet-lite0")),
         (RELEASED, "resnet50-keras", BackboneConfig("resnet50", "resnet50-keras", dilate_first=True)),
         (RELEASED, "tiny", BackboneConfig("tiny")),
         (PAPER, "resnet50-keras", BackboneConfig("resnet50", "resnet50-keras")),
@@ -64,3 +70,16 @@ def test_on_another_backbone_a_recipe_keeps_what_that_can_have(config, weights, 
     moved = with_weights(config, weights)
     assert moved.model.backbone == expected
     assert (moved.optimizer, moved.training, moved.loss) == (config.optimizer, config.training, config.loss)
+
+
+def test_the_offset_of_the_best_recipe_is_that_of_its_weights():
+    assert BEST.model.backbone.offset == CATALOGUE[BEST.model.backbone.weights].offset
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_network_that_comes_with_the_package_is_known_by_its_name(name):
+    check_method(name, "tiny", "cpu", "auto")
+    config, data = describe_checkpoint(find(name))
+    assert input_size(name) == config.training.augmentation.size
+    assert data["train"] == list(CLASSES)  # so that whoever scores it on PASCAL is told
+    assert find(name).stat().st_size < 11e6

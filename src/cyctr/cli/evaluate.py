@@ -27,7 +27,8 @@ _OTHERS = ("results.md", "index.html")
 def evaluate(
     dataset: "Callable[[], Dataset]",
     method: Annotated[
-        str, typer.Option(help="A checkpoint's path, or a reference: prior, prototype, background, foreground.")
+        str,
+        typer.Option(help="A checkpoint's path, lite0, resnet50, or one of prior, prototype, background, foreground."),
     ] = "prototype",
     output: Annotated[Path, typer.Option(help="Folder for results.json, results.md and index.html.")] = Path("evaluation"),
     protocol: Annotated[str, typer.Option(help="cyctr, pfenet or hsnet: how episodes are drawn and scored.")] = "cyctr",

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from cyctr import pretrained
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import BackboneConfig, Config, to_dict
 from cyctr.devices import choose_device
@@ -31,8 +32,9 @@ def check_method(name: str, weights: str, device: str, precision: str) -> None:
     if name.partition(":")[0] in REFERENCES:
         check_reference(name)
         backbone_of(weights)
-    elif not Path(name).is_file():
-        raise ConfigError(f"method is {name!r}; expected {', '.join(REFERENCES)}, or the path of a checkpoint")
+    elif name not in pretrained.NAMES and not Path(name).is_file():
+        known = ", ".join((*REFERENCES, *pretrained.NAMES))
+        raise ConfigError(f"method is {name!r}; expected {known}, or the path of a checkpoint")
 
 
 class NetworkMethod:
@@ -123,7 +125,7 @@ def open_method(
     """A method ready to answer, and what decides its answers.
 
     Args:
-        name: one of the training-free references, or the path of a checkpoint.
+        name: one of the training-free references, a network that comes with the package, or the path of a checkpoint.
         weights: of the references' backbone: a name of the catalogue.
         device: where it runs.
         precision: "auto" is bfloat16 on a GPU and float32 elsewhere.
@@ -139,8 +141,9 @@ def open_method(
             about["backbone"] = to_dict(config)
         about |= {part: getattr(network, part) for part in ("threshold", "level") if hasattr(network, part)}
     else:
-        network, about["checkpoint"] = _from_checkpoint(name)
-        about["name"] = Path(name).stem
+        path = pretrained.find(name)
+        network, about["checkpoint"] = _from_checkpoint(path)
+        about["name"] = path.stem
     about |= {option: True for option, wanted in (("flip", flip), ("edges", edges)) if wanted}
     return NetworkMethod(network, device, half, flip, edges), about
 
@@ -158,20 +161,21 @@ def with_weights(config: Config, weights: str) -> Config:
     """The same network and recipe on another backbone, that of weights of the catalogue; tuned where the other was.
 
     Where the weights are those that the network has, nothing changes; where they are others of the same architecture, its
-    form stays.
+    form stays. A recipe that has an offset gets that of the other weights.
     """
     own, other = config.model.backbone, backbone_of(weights)
     if weights == own.weights:
         return config
-    other = replace(other, tuned=own.tuned, dilate_first=own.dilate_first and other.name == own.name)
+    offset = CATALOGUE[weights].offset if own.offset is not None and weights in CATALOGUE else None
+    other = replace(other, tuned=own.tuned, offset=offset, dilate_first=own.dilate_first and other.name == own.name)
     return replace(config, model=replace(config.model, backbone=other))
 
 
-def _from_checkpoint(name: str) -> tuple[nn.Module, dict[str, Any]]:
-    network, config = load_checkpoint(name)
-    digest = hashlib.sha256(Path(name).read_bytes()).hexdigest()
+def _from_checkpoint(path: Path) -> tuple[nn.Module, dict[str, Any]]:
+    network, config = load_checkpoint(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
     about = {"sha256": digest, "model": to_dict(config.model)}
-    if data := describe_checkpoint(name)[1]:
+    if data := describe_checkpoint(path)[1]:
         about["data"] = data
     return network.accelerate(), about
 
@@ -180,4 +184,4 @@ def input_size(name: str) -> int | None:
     """Height and width of what a checkpoint learned from; none for a reference, which has learned nothing."""
     if name.partition(":")[0] in REFERENCES:
         return None
-    return describe_checkpoint(name)[0].training.augmentation.size
+    return describe_checkpoint(pretrained.find(name))[0].training.augmentation.size

@@ -20,6 +20,7 @@ class Entry:
         form: how tensors lie in the archive.
         licence: of the weights.
         settings: fields of `BackboneConfig` the weights ask for.
+        offset: `BackboneConfig.offset` for recipes that have one; it was found by plain matching.
         note: one line for `cyctr weights list`.
     """
 
@@ -33,6 +34,7 @@ class Entry:
     licence: str
     note: str
     settings: dict[str, Any] = field(default_factory=dict)
+    offset: int | None = None
 
 
 _LITE = {"mean": (127 / 255,) * 3, "std": (128 / 255,) * 3, "scale": (0.12, 0.15, 0.4)}  # of linear layers, larger than others
@@ -49,6 +51,7 @@ _ENTRIES = (
         licence="MIT",
         note="as in Keras",
         settings={"stride_in_1x1": True},
+        offset=6,
     ),
     Entry(
         name="efficientnet-lite0",
@@ -61,6 +64,7 @@ _ENTRIES = (
         licence="Apache-2.0",
         note="75.1 % top-1",
         settings=_LITE,
+        offset=-4,
     ),
     Entry(
         name="efficientnet-lite1",
@@ -73,6 +77,7 @@ _ENTRIES = (
         licence="Apache-2.0",
         note="76.7 % top-1",
         settings=_LITE,
+        offset=-4,
     ),
     Entry(
         name="efficientnet-lite2",
@@ -85,6 +90,7 @@ _ENTRIES = (
         licence="Apache-2.0",
         note="77.6 % top-1",
         settings=_LITE,
+        offset=-4,
     ),
     Entry(
         name="mobilenetv2",
