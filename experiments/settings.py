@@ -30,9 +30,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="lite0")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", default="float32", help="or bfloat16, or auto, as the Segmenter's own default")
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args()
-    segmenter = Segmenter.from_pretrained(given.model, device=given.device)
+    segmenter = Segmenter.from_pretrained(given.model, device=given.device, precision=given.precision)
     found: dict[str, dict[str, float]] = {name: {} for name in CHOICES}
     for scene in scenes():
         images, labels = [shot.image for shot in scene.supports], [shot.label for shot in scene.supports]
@@ -47,7 +48,7 @@ def main() -> None:
     for name, by_scene in found.items():
         by_scene["mean"] = round(sum(by_scene.values()) / len(by_scene), 1)
         print(f"{'mean':<14} {name:<24} {by_scene['mean']:5.1f}")
-    about = {"model": segmenter.name, "device": given.device, "torch": torch.__version__}
+    about = {"model": segmenter.name, "device": given.device, "precision": given.precision, "torch": torch.__version__}
     given.output.write_text(json.dumps({"about": about, **found}, indent=1) + "\n")
 
 

@@ -284,7 +284,11 @@ class TrainingConfig:
     rotate: bool = setting(
         False, "ours: each image of an episode is its query once, the others its supports, so K + 1 images make K + 1 episodes"
     )
-    order: Order = setting("shuffled", "how queries are found: see protocol.order")
+    order: Order = setting(
+        "shuffled",
+        "how queries are found: 'images', 'pairs' or 'classes', each in turn, the last with a query drawn from its images; "
+        "'shuffled': as images, in a new order each time round",
+    )
     drop_novel: bool = setting(False, "leave out training images that hold any test class (BAM; not comparable)")
     latent_classes: int = setting(0, "ours: kinds of unlabelled regions that are learned from too; 0 for none")
     latent_share: float = setting(0.3, "ours: share of the episodes whose class is such a region")

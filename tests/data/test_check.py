@@ -77,6 +77,10 @@ def test_the_summary_counts_images_and_classes_and_ends_with_the_notes(root):
     assert report.summary() == ["folder: 4 images, 2 classes with 2 (dog) to 3 images (cat)", *report.notes]
 
 
+def test_the_summary_of_classes_of_equally_many_images_says_so_once(root):
+    assert check(fss_folder(root, classes=3, images=7, test=0)).summary()[0].endswith("21 images, 3 classes with 7 images each")
+
+
 def test_the_summary_has_a_line_for_each_split_and_none_of_what_could_not_be_opened(root):
     assert check(root).summary() == []
     assert [line.partition(",")[0:3:2] for line in check(voc_folder(root)).summary()] == [

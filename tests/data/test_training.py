@@ -166,10 +166,10 @@ def test_every_episode_of_a_schedule_samples_tokens_of_its_own(dataset, shots, r
 @pytest.mark.parametrize(
     ("options", "share", "pieces", "message"),
     [
-        ({}, (0, 4), 1, "a step has 6 groups of 2 images, which 4 processes times 1 accumulated parts do not share equally"),
-        ({}, (0, 1), 5, "6 groups of 2 images, which 1 processes times 5 accumulated parts"),
+        ({}, (0, 4), 1, "a step has 6 groups of 2 images, which 4 processes times 1 accumulated part do not share equally"),
+        ({}, (0, 1), 5, "6 groups of 2 images, which 1 process times 5 accumulated parts"),
         ({"shots": 2}, (1, 2), 2, "6 groups of 3 images, which 2 processes times 2 accumulated parts"),
-        ({"rotate": True}, (0, 2), 1, "3 groups of 2 images, which 2 processes times 1 accumulated parts"),
+        ({"rotate": True}, (0, 2), 1, "3 groups of 2 images, which 2 processes times 1 accumulated part"),
         ({"batch": 1}, (0, 2), 1, r"1 groups of 2 images, .*; change training\.batch"),
     ],
 )

@@ -220,6 +220,11 @@ def test_a_plan_asks_for_what_was_measured_in_all_that_the_result_says_of_it(pat
     assert [one["shots"] for one in found.get("test", [])] == [shots for shots, _ in asked for _ in job.test["seeds"]]
 
 
+def test_all_that_plans_ask_for_was_measured_but_for_what_is_planned(planned):
+    still = {job.title for job in script("run").jobs([FOLDER / "planned.json"], "")}
+    assert still and set(planned) - still == {path.stem for path in MEASURED}
+
+
 def test_folds_that_were_not_tested_leave_the_means_of_a_report_as_they_are():
     report = script("report")
     one = {"shots": 1, "miou": 50.0, "fb_iou": 60.0}

@@ -597,10 +597,13 @@ def test_an_output_that_another_process_writes_is_refused(train, tmp_path):
     assert_well(train())
 
 
+LOST = r"Dice 0\.\d+, of supports 0\.\d+  "
+
+
 def test_a_run_says_after_a_few_steps_how_long_it_will_take(train):
     code, output, error = train()
     assert code == 0
-    assert re.search(r"  12 of 16 episodes  (Dice 0\.\d+  )?\d+\.\d episodes/s  \d+ s left\n", error), error
+    assert re.search(rf"  12 of 16 episodes  ({LOST})?\d+\.\d episodes/s  \d+ s left\n", error), error
     assert "left" not in output
 
 
@@ -608,7 +611,15 @@ def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, m
     monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
     monkeypatch.setattr("cyctr.engine.session._LOG_STEPS", 1)
     error = train()[2]
-    assert re.search(r"  12 of 16 episodes  Dice 0\.\d+  \d+\.\d episodes/s  \d+ s left\n", error), error
+    assert re.search(rf"  12 of 16 episodes  {LOST}\d+\.\d episodes/s  \d+ s left\n", error), error
+    assert re.search(rf"  16 of 16 episodes  {LOST}\d+\.\d episodes/s  0 s left\n", error), error
+
+
+def test_a_run_without_the_auxiliary_loss_tells_of_one_loss_alone_and_counts_whole_steps(train, monkeypatch):
+    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    monkeypatch.setattr("cyctr.engine.session._LOG_STEPS", 1)
+    _, output, error = train("--model.auxiliary", "false", "--training.episodes", 15)
+    assert "16 episodes, 4 a step" in output
     assert re.search(r"  16 of 16 episodes  Dice 0\.\d+  \d+\.\d episodes/s  0 s left\n", error), error
 
 

@@ -227,7 +227,7 @@ def test_a_run_that_two_processes_began_is_stopped_in_both_and_resumed_by_one(bo
 def test_a_step_that_the_processes_cannot_share_is_refused_by_both(both):
     _, said = both
     for one in said:
-        assert one["refused"].startswith("a step has 3 groups of 2 images, which 2 processes times 1 accumulated parts do not")
+        assert one["refused"].startswith("a step has 3 groups of 2 images, which 2 processes times 1 accumulated part do not")
         assert one["refused"].endswith("change training.batch")
         assert "2 processes times 4 accumulated parts" in one["refused parts"]
 

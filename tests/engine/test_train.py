@@ -338,7 +338,7 @@ def test_a_step_in_parts_has_the_gradients_of_the_whole_step(config, tmp_path):
 
 
 def test_a_step_that_cannot_be_parted_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="4 groups of 2 images, which 1 processes times 3 accumulated parts do not share"):
+    with pytest.raises(ConfigError, match="4 groups of 2 images, which 1 process times 3 accumulated parts do not share"):
         prepared(tmp_path / "run", options=replace(QUIET, accumulate=3))
 
 

@@ -199,7 +199,8 @@ def _introduce(trainer: "Trainer", resume: bool) -> None:
         "test": "watched on the test classes, which choose nothing: the last checkpoint is the result",
         None: "not validated: no class is held out; --training.hold-out N holds out some",
     }[watched]
-    print(f"{counted(training.episodes, 'episode')}, {training.batch} a step, on {trainer.device}; {said}")
+    episodes = training.steps * training.batch  # in whole steps
+    print(f"{counted(episodes, 'episode')}, {training.batch} a step, on {trainer.device}; {said}")
     if trainer.finished:
         print("all episodes are done: nothing is left to resume, and nothing changes")
     elif trainer.step:
@@ -271,18 +272,19 @@ class _Watch:
             scores = f"mIoU {100 * found['miou']:.1f}  FB-IoU {100 * found['fb_iou']:.1f}"
             self._print(f"{counted(record['episodes'], 'episode'):>18}  {scores}  ({found['split']} classes)")
         else:
-            self.loss = f"Dice {record['main']:.3f}  "
+            auxiliary = f", of supports {record['auxiliary']:.3f}" if record["auxiliary"] else ""
+            self.loss = f"Dice {record['main']:.3f}{auxiliary}  "
 
     def _print(self, line: str) -> None:
         self.bar.console.print(line, highlight=False, soft_wrap=True)
 
 
 def _conclude(trainer: "Trainer", outcome: str, dataset: "partial[Dataset]") -> None:
-    done = trainer.step * trainer.config.training.batch
-    folder = trainer.folder.path
+    batch, folder = trainer.config.training.batch, trainer.folder.path
+    done = trainer.step * batch
     if outcome != "finished":
         why = "stopped" if outcome == "stopped" else "time is up"
-        print(f"{why} after {done:,} of {counted(trainer.config.training.episodes, 'episode')}; go on with --resume")
+        print(f"{why} after {done:,} of {counted(trainer.config.training.steps * batch, 'episode')}; go on with --resume")
     unready = " (recognises no training class before the run has ended)"
     print(f"network: {folder / 'last.safetensors'}{unready * (outcome == 'stopped' and bool(trainer.config.model.familiar))}")
     if trainer.best >= 0:

@@ -42,7 +42,9 @@ class CheckReport:
             lines.append(f"{title}: {counted(self.images[split], 'image')}, {counted(len(counts), 'class')}")
             if counts:
                 few, many = min(counts, key=counts.__getitem__), max(counts, key=counts.__getitem__)
-                lines[-1] += f" with {counts[few]:,} ({few}) to {counted(counts[many], 'image')} ({many})"
+                equal = f" with {counted(counts[few], 'image')}{' each' * (len(counts) > 1)}"
+                spread = f" with {counts[few]:,} ({few}) to {counted(counts[many], 'image')} ({many})"
+                lines[-1] += equal if counts[few] == counts[many] else spread
         return lines + self.notes
 
 

@@ -14,6 +14,7 @@ from cyctr.data.transforms import BLUR, CHANCES, augmentation_matrices, blur, re
 from cyctr.errors import ConfigError
 from cyctr.seeding import Stream, random_bits
 from cyctr.types import Episode
+from cyctr.words import counted
 
 _COLOURS = 3  # random numbers that a change of colours takes
 Moving = Callable[[Pictures, AugmentationConfig, Tensor], tuple[Tensor, Tensor, Tensor]]
@@ -110,8 +111,8 @@ def groups_of_part(config: TrainingConfig, processes: int, pieces: int) -> int:
     size, rest = divmod(config.groups, processes * pieces)
     if rest:
         raise ConfigError(
-            f"a step has {config.groups} groups of {config.images} images, which {processes} processes times "
-            f"{pieces} accumulated parts do not share equally; change training.batch"
+            f"a step has {config.groups} groups of {config.images} images, which {counted(processes, 'process')} "
+            f"times {counted(pieces, 'accumulated part')} do not share equally; change training.batch"
         )
     return size
 
