@@ -86,15 +86,16 @@ def network(name: str, weights: str, size: int, device: torch.device) -> tuple[s
     return about["name"], answer
 
 
-def segmenter(name: str, device: torch.device) -> tuple[str, Answering]:
-    """What a person gets, with its name."""
+def segmenter(name: str, device: torch.device, votes: float | None) -> tuple[str, Answering]:
+    """What a person gets, with its name; by default with the weight of plain matching that the Segmenter chooses."""
     own = Segmenter.from_pretrained(name, device=str(device))
+    chosen = {} if votes is None else {"votes": votes}
 
     def answer(task: Task) -> torch.Tensor:
         images, labels = [shot.image for shot in task.supports], [shot.label for shot in task.supports]
-        return torch.from_numpy(own.segment(task.query.image, own.encode_support(images, labels)).mask) > 0
+        return torch.from_numpy(own.segment(task.query.image, own.encode_support(images, labels), **chosen).mask) > 0
 
-    return f"{_SEGMENTER}{own.name}", answer
+    return f"{_SEGMENTER}{own.name}{'' if votes is None else f', votes {votes:g}'}", answer
 
 
 class Answers(NamedTuple):
@@ -108,7 +109,7 @@ class Answers(NamedTuple):
 def ask(given: argparse.Namespace, name: str, tasks: list[Task]) -> Answers:
     device = choose_device(given.device)
     if name.startswith(_SEGMENTER):
-        title, answer = segmenter(name.removeprefix(_SEGMENTER), device)
+        title, answer = segmenter(name.removeprefix(_SEGMENTER), device, given.votes)
     else:
         title, answer = network(name, given.weights, given.size, device)
     found = Answers(title, [], [])
@@ -153,6 +154,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="episodes of this dataset instead of the gallery's scenes")
     parser.add_argument("--folds", type=int, nargs="+", default=[0], help="of the dataset")
     parser.add_argument("--episodes", type=int, default=24, help="of each fold")
+    parser.add_argument("--votes", type=float, help="of the Segmenter: the weight of plain matching, 0 to 1")
     parser.add_argument("--shown", type=int, metavar="N", help="only so many are in pictures")
     given = parser.parse_args()
     tasks = list(of_dataset(given.data, given.folds, given.episodes) if given.data else of_gallery())
