@@ -1,11 +1,13 @@
 import importlib.util
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from learning import textures
+from PIL import Image
 
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint, save_checkpoint
 from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig, settings, to_dict
@@ -337,3 +339,38 @@ def test_crops_show_every_image_before_any_again_and_are_drawn_by_the_seed():
     again, other = list(module.crops(store, pairs, 65, 4, 4, 0)), list(module.crops(store, pairs, 65, 4, 4, 1))
     assert all(torch.equal(one, same) for one, same in zip(first, again, strict=True))
     assert not any(torch.equal(one, same) for one, same in zip(first, other, strict=True))
+
+
+def test_networks_references_and_the_segmenter_are_scored_on_the_classes_of_a_dataset(tmp_path, monkeypatch, capsys):
+    config = Config(ModelConfig(dim=16, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=2, points=2)))
+    config = replace(config, training=replace(config.training, augmentation=replace(config.training.augmentation, size=65)))
+    save_checkpoint(tmp_path / "own.safetensors", build(config.model), config)
+    module, own = script("gallery"), str(tmp_path / "own.safetensors")
+    monkeypatch.setattr(module, "open_dataset", lambda path: textures())
+    dataset = [
+        "--data",
+        "synthetic",
+        "--folds",
+        "0",
+        "3",
+        "--episodes",
+        "4",
+        "--size",
+        "65",
+        "--weights",
+        "tiny",
+        "--device",
+        "cpu",
+    ]
+    files = ["--output", str(tmp_path), "--together", str(tmp_path / "sheet.png"), "--shown", "3"]
+    monkeypatch.setattr(sys, "argv", ["gallery", own, f"segmenter:{own}", "prototype", "--votes", "1", *dataset, *files])
+    module.main()
+    found = json.loads((tmp_path / "gallery.json").read_text())
+    assert list(found) == ["own", "segmenter:own, votes 1", "prototype"]
+    for scores in found.values():
+        assert set(scores) == {"texture-000", "texture-001", "texture-006", "texture-007", "mean"}
+        assert scores["mean"] == pytest.approx(sum(scores[name] for name in scores if name != "mean") / 4)
+    assert len({scores["mean"] for scores in found.values()}) == 3
+    assert "prototype                mean" in capsys.readouterr().out
+    with Image.open(tmp_path / "sheet.png") as sheet:
+        assert sheet.width > 500
