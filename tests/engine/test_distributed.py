@@ -18,6 +18,7 @@ from learning import (
     go,
     photos,
     resumed,
+    same_bits,
     state_of,
     timeless,
     without_dropout,
@@ -26,7 +27,7 @@ from safetensors.torch import load_file
 
 from cyctr.checkpoint import load_checkpoint
 from cyctr.engine.distributed import World, join
-from cyctr.engine.folder import LAST
+from cyctr.engine.folder import LAST, RunFolder
 from cyctr.errors import ConfigError
 
 TESTS = Path(__file__).parents[1]
@@ -81,6 +82,12 @@ with join("cpu") as world:
 
     trainer = resumed(out / "begun by one", LATENT, world=world)
     said["resumed"] = [trainer.step, go(trainer)]
+    trainer = resumed(of("begun elsewhere"), LATENT, world=world)
+    said["resumed elsewhere"] = [trainer.step, go(trainer)]
+    try:
+        resumed(of("begun by one"), STILL, world=world)
+    except CyctrError as error:
+        said["resumed in another way"] = str(error)
 
     trainer = begun(of("stopped"), CONVOLUTIONS, world=world)
     said["stopped"] = [session.run(trainer, stop=lambda: world.leads and trainer.step >= 3), trainer.step]
@@ -155,6 +162,7 @@ def both(tmp_path_factory):
     out = tmp_path_factory.mktemp("both")
     (out / "script.py").write_text(SCRIPT)
     go(begun(out / "begun by one", LATENT), until=3)
+    shutil.copytree(out / "begun by one", out / "begun elsewhere")
     texts = [text for _, text in side_by_side([out, out], out / "script.py", out)]
     said = [json.loads(path.read_text()) for rank in range(2) if (path := out / f"said {rank}.json").exists()]
     assert len(said) == 2, texts
@@ -235,6 +243,20 @@ def test_a_run_that_one_process_began_is_resumed_by_two(both, alone):
     out, said = both
     assert [one["resumed"] for one in said] == [[3, "finished"], [3, "finished"]]
     assert_close(state_of(out / "begun by one"), state_of(alone[0] / "latent"), 1e-6)
+
+
+def test_a_run_whose_folder_only_the_first_process_sees_is_resumed_to_the_same_bits(both):
+    out, said = both
+    assert [one["resumed elsewhere"] for one in said] == [[3, "finished"], [3, "finished"]]
+    assert same_bits(state_of(out / "begun elsewhere"), state_of(out / "begun by one"))
+    assert same_bits(load_file(out / "begun elsewhere" / LAST), load_file(out / "begun by one" / LAST))
+    assert not (out / "begun elsewhere of process 1").exists()
+
+
+def test_a_run_that_was_made_in_another_way_is_refused_by_all(both):
+    _, said = both
+    for one, folder in zip(said, ("begun by one", "begun by one of process 1"), strict=True):
+        assert f"{folder} was made with other settings" in one["resumed in another way"]
 
 
 def test_a_run_that_two_processes_began_is_stopped_in_both_and_resumed_by_one(both, alone):
@@ -433,3 +455,14 @@ def test_what_one_process_alone_meets_it_tells_itself_and_the_other_says_that_it
     assert re.findall(r"cyctr: .*", text) == [text.splitlines()[-1]]
     assert text.splitlines()[-1].startswith("cyctr: another process of this run has ended")
     assert "Traceback" not in text
+
+
+def test_the_whole_command_resumes_where_only_the_first_machine_has_the_run(run, machines):
+    begin = (*training(machines[0] / "photos"), "--output", machines[0] / "run", "--max-minutes", 0)
+    assert run(*begin, *QUICK)[0] == 0
+    given = ("train", "--data", "photos", "--test-classes", "thing0", "--output", "run", "--resume", *QUICK)
+    found = side_by_side(machines, "-m", "cyctr", *given, on_one_machine=False)
+    assert [code for code, _ in found] == [0, 0], found
+    assert "going on after 4 episodes" in found[0][1]
+    assert RunFolder(machines[0] / "run").load_state()[1].step == 2
+    assert [path.name for path in machines[1].iterdir()] == ["photos"]
