@@ -23,3 +23,7 @@ class CheckpointError(CyctrError):
 
 class TrainingError(CyctrError):
     """Training that cannot go on."""
+
+
+class PeerError(TrainingError):
+    """Another process that trains the same network has ended; what it said itself says why."""

@@ -1,5 +1,8 @@
 import json
 import os
+import re
+import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -7,12 +10,24 @@ from pathlib import Path
 
 import pytest
 import torch
-from learning import SMALL, assert_close, begun, changed, go, photos, resumed, state_of, timeless, without_dropout
+from learning import (
+    SMALL,
+    assert_close,
+    begun,
+    changed,
+    go,
+    photos,
+    resumed,
+    same_bits,
+    state_of,
+    timeless,
+    without_dropout,
+)
 from safetensors.torch import load_file
 
 from cyctr.checkpoint import load_checkpoint
 from cyctr.engine.distributed import World, join
-from cyctr.engine.folder import LAST
+from cyctr.engine.folder import LAST, RunFolder
 from cyctr.errors import ConfigError
 
 TESTS = Path(__file__).parents[1]
@@ -32,7 +47,7 @@ from cyctr.engine import train
 from cyctr.engine.distributed import join
 from cyctr.errors import CyctrError
 from cyctr.losses import Losses
-from test_distributed import CONVOLUTIONS, RUNS, STILL
+from test_distributed import CONVOLUTIONS, LATENT, RUNS, STILL
 from test_train import gradients_of, spied
 
 torch.set_num_threads(1)
@@ -65,8 +80,14 @@ with join("cpu") as world:
         torch.save(gradients[0], out / f"{name} {world.rank}.pt")
         torch.save(trainer.optimization.state(), out / f"{name} state {world.rank}.pt")
 
-    trainer = resumed(out / "begun by one", CONVOLUTIONS, world=world)
+    trainer = resumed(out / "begun by one", LATENT, world=world)
     said["resumed"] = [trainer.step, go(trainer)]
+    trainer = resumed(of("begun elsewhere"), LATENT, world=world)
+    said["resumed elsewhere"] = [trainer.step, go(trainer)]
+    try:
+        resumed(of("begun by one"), STILL, world=world)
+    except CyctrError as error:
+        said["resumed in another way"] = str(error)
 
     trainer = begun(of("stopped"), CONVOLUTIONS, world=world)
     said["stopped"] = [session.run(trainer, stop=lambda: world.leads and trainer.step >= 3), trainer.step]
@@ -107,8 +128,32 @@ def free_port():
 
 
 def environment(**more):
-    paths = filter(None, (str(TESTS), str(TESTS / "engine"), os.environ.get("PYTHONPATH")))
+    """Ours, for processes that find the modules of the tests wherever they are started."""
+    inherited = map(os.path.abspath, filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    paths = (str(TESTS), str(TESTS / "engine"), *inherited)
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", **more}
+
+
+def side_by_side(folders, *arguments, on_one_machine=True):
+    """The exit codes, and all that is said, of two processes that were started by hand, each in a folder."""
+    shared = environment(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
+    processes = [
+        subprocess.Popen(
+            list(map(str, (sys.executable, *arguments))),
+            cwd=folder,
+            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank if on_one_machine else 0)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for rank, folder in enumerate(folders)
+    ]
+    try:
+        texts = [process.communicate(timeout=100)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    return [(process.returncode, text) for process, text in zip(processes, texts, strict=True)]
 
 
 @pytest.fixture(scope="module")
@@ -116,23 +161,9 @@ def both(tmp_path_factory):
     """A folder in which two processes did what the script says, and what each of them said."""
     out = tmp_path_factory.mktemp("both")
     (out / "script.py").write_text(SCRIPT)
-    go(begun(out / "begun by one", CONVOLUTIONS), until=3)
-    shared = environment(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()))
-    processes = [
-        subprocess.Popen(
-            [sys.executable, out / "script.py", out],
-            env=shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    try:
-        texts = [process.communicate(timeout=600)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
+    go(begun(out / "begun by one", LATENT), until=3)
+    shutil.copytree(out / "begun by one", out / "begun elsewhere")
+    texts = [text for _, text in side_by_side([out, out], out / "script.py", out)]
     said = [json.loads(path.read_text()) for rank in range(2) if (path := out / f"said {rank}.json").exists()]
     assert len(said) == 2, texts
     return out, said
@@ -211,7 +242,21 @@ def test_only_the_first_process_writes(both):
 def test_a_run_that_one_process_began_is_resumed_by_two(both, alone):
     out, said = both
     assert [one["resumed"] for one in said] == [[3, "finished"], [3, "finished"]]
-    assert_close(state_of(out / "begun by one"), state_of(alone[0] / "convolutions"), 1e-6)
+    assert_close(state_of(out / "begun by one"), state_of(alone[0] / "latent"), 1e-6)
+
+
+def test_a_run_whose_folder_only_the_first_process_sees_is_resumed_to_the_same_bits(both):
+    out, said = both
+    assert [one["resumed elsewhere"] for one in said] == [[3, "finished"], [3, "finished"]]
+    assert same_bits(state_of(out / "begun elsewhere"), state_of(out / "begun by one"))
+    assert same_bits(load_file(out / "begun elsewhere" / LAST), load_file(out / "begun by one" / LAST))
+    assert not (out / "begun elsewhere of process 1").exists()
+
+
+def test_a_run_that_was_made_in_another_way_is_refused_by_all(both):
+    _, said = both
+    for one, folder in zip(said, ("begun by one", "begun by one of process 1"), strict=True):
+        assert f"{folder} was made with other settings" in one["resumed in another way"]
 
 
 def test_a_run_that_two_processes_began_is_stopped_in_both_and_resumed_by_one(both, alone):
@@ -273,7 +318,16 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ConfigError, match="process 3 on a machine with 2 GPUs; lower --nproc-per-node"), join("cuda"):
+    with pytest.raises(ConfigError, match="3 processes on a machine with 2 GPUs; lower --nproc-per-node"), join("cuda"):
+        pass
+
+
+def test_more_processes_than_gpus_are_refused_by_the_first_of_them_too(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ConfigError, match="4 processes on a machine with 1 GPU; lower"), join("cuda"):
         pass
 
 
@@ -310,6 +364,12 @@ OPTIONS = {
     "--training.batch": 4,
     "--training.augmentation.size": 65,
 }
+QUICK = ("--no-tensorboard", "--validate-every", 0)  # what takes longer than the steps
+
+
+def training(root):
+    """The command that trains a small network on photographs."""
+    return ("train", "--data", root, "--test-classes", "thing0", *(x for pair in OPTIONS.items() for x in pair))
 
 
 def in_two_processes(folder, *arguments):
@@ -322,9 +382,8 @@ def in_two_processes(folder, *arguments):
 
 def test_the_whole_command_runs_in_two_processes_to_the_network_of_one(run, tmp_path):
     root = photos(tmp_path / "photos")
-    shared = ("train", "--data", root, "--test-classes", "thing0", *(x for pair in OPTIONS.items() for x in pair))
-    assert run(*shared, "--output", tmp_path / "one")[0] == 0
-    done = in_two_processes(tmp_path, "-m", "cyctr", *shared, "--output", tmp_path / "two")
+    assert run(*training(root), "--output", tmp_path / "one")[0] == 0
+    done = in_two_processes(tmp_path, "-m", "cyctr", *training(root), "--output", tmp_path / "two")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("8 episodes, 4 a step") == 1
     assert done.stdout.count("network: ") == 1
@@ -337,3 +396,73 @@ def test_of_several_processes_the_first_says_what_is_wrong_for_all(tmp_path):
     assert done.returncode != 0
     assert done.stderr.count("cyctr: nowhere: no such folder") == 1
     assert not (tmp_path / "out").exists()
+
+
+ENDING = """
+import json, os, signal, sys
+import torch
+from cyctr.engine.distributed import join
+from cyctr.errors import PeerError
+
+weight = torch.nn.Parameter(torch.zeros(2))
+weight.grad = torch.ones(2)
+said = []
+with join("cpu") as world:
+    if not world.leads:
+        os.kill(os.getpid(), signal.SIGKILL)
+    together = (
+        lambda: world.average([weight]),
+        lambda: world.agree(1.0),
+        lambda: world.share(list),
+        lambda: world.gather(torch.ones(2)),
+    )
+    for do in together:
+        try:
+            do()
+        except PeerError as error:
+            said.append(str(error))
+print(json.dumps(said))
+"""
+
+
+def test_whatever_is_done_together_with_a_process_that_was_killed_says_so_in_one_line(tmp_path):
+    (tmp_path / "ending.py").write_text(ENDING)
+    (code, text), (killed, nothing) = side_by_side([tmp_path, tmp_path], tmp_path / "ending.py")
+    assert (code, killed, nothing) == (0, -signal.SIGKILL, ""), text
+    said = json.loads(text)
+    assert len(said) == 4
+    for line in said:
+        assert line.startswith("another process of this run has ended, or cannot be reached (")
+        assert line.endswith("); its own message says why")
+        assert "\n" not in line
+
+
+@pytest.fixture
+def machines(tmp_path):
+    """Two folders of the same photographs, as two machines have them."""
+    photos(tmp_path / "0" / "photos")
+    shutil.copytree(tmp_path / "0", tmp_path / "1")
+    return tmp_path / "0", tmp_path / "1"
+
+
+def test_what_one_process_alone_meets_it_tells_itself_and_the_other_says_that_it_is_gone(machines):
+    for path in (machines[1] / "photos" / "images").iterdir():
+        path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
+    given = (*training("photos"), "--resident", "no", "--output", "run", "--training.latent-classes", 0, *QUICK)
+    (code, text), (other_code, other_text) = side_by_side(machines, "-m", "cyctr", *given)
+    assert (code, other_code) == (2, 2), text + other_text
+    assert re.fullmatch(r"cyctr: rank 1: photos/images/\d\d\.png: damaged or cut short .*\n", other_text)
+    assert re.findall(r"cyctr: .*", text) == [text.splitlines()[-1]]
+    assert text.splitlines()[-1].startswith("cyctr: another process of this run has ended")
+    assert "Traceback" not in text
+
+
+def test_the_whole_command_resumes_where_only_the_first_machine_has_the_run(run, machines):
+    begin = (*training(machines[0] / "photos"), "--output", machines[0] / "run", "--max-minutes", 0)
+    assert run(*begin, *QUICK)[0] == 0
+    given = ("train", "--data", "photos", "--test-classes", "thing0", "--output", "run", "--resume", *QUICK)
+    found = side_by_side(machines, "-m", "cyctr", *given, on_one_machine=False)
+    assert [code for code, _ in found] == [0, 0], found
+    assert "going on after 4 episodes" in found[0][1]
+    assert RunFolder(machines[0] / "run").load_state()[1].step == 2
+    assert [path.name for path in machines[1].iterdir()] == ["photos"]

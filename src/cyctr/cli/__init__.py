@@ -3,6 +3,7 @@
 import io
 import os
 import sys
+import time
 import warnings
 from typing import Annotated, Any
 
@@ -51,16 +52,29 @@ def options(
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
+_MOMENT = 1.0  # seconds
 
 
-def _say(message: object) -> None:
-    """One line for the user; of several processes that torchrun started, the first speaks for all."""
-    if os.environ.get("RANK", "0") == "0":
-        print(f"cyctr: {one_line(message)}", file=sys.stderr)
+def _say(message: object, error: BaseException | None = None) -> None:
+    """One line for the user; of the processes that torchrun started on a machine, the first speaks for all.
+
+    Args:
+        message: the line.
+        error: why it is said; one that this process alone has met has a note of whose it is, and is told by whichever it is.
+    """
+    whose = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
+    if whose or os.environ.get("LOCAL_RANK", "0") == "0":
+        print(f"cyctr: {whose}{one_line(message)}", file=sys.stderr, flush=True)
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:
     _say(f"note: {message}")
+
+
+def _give_others_time() -> None:
+    """Lets the other processes of a run speak, if they have something to say: as soon as one ends, torchrun ends them all."""
+    if os.environ.get("WORLD_SIZE", "1") != "1":
+        time.sleep(_MOMENT)
 
 
 def main() -> None:
@@ -72,18 +86,19 @@ def main() -> None:
     try:
         sys.exit(app(standalone_mode=False))
     except CyctrError as error:
-        _say(error)
+        _say(error, error)
     except _USAGE_ERROR as error:
         if len(sys.argv) > 1 and error.format_message().strip():
             command = error.ctx.command_path if error.ctx else "cyctr"
             message = " ".join(error.format_message().split()).rstrip(".")
-            _say(f"{message}; see {command} --help")
+            _say(f"{message}; see {command} --help", error)
         else:
             error.show()
     except OSError as error:  # of the file system, where nobody expected it
         where = f"{error.filename}: " if error.filename else ""
-        _say(f"{where}{error.strerror or error}; check the path and its permissions")
+        _say(f"{where}{error.strerror or error}; check the path and its permissions", error)
     except (typer.Abort, KeyboardInterrupt):
         _say("stopped")
         sys.exit(130)
+    _give_others_time()
     sys.exit(2)

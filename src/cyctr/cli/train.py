@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from cyctr.config import Config
     from cyctr.data.dataset import Dataset
+    from cyctr.engine.distributed import World
     from cyctr.engine.folder import RunFolder
     from cyctr.engine.train import Trainer
 
@@ -98,28 +99,30 @@ def train(
     folder = RunFolder(output)
     if resume and force:
         raise ConfigError("--resume goes on with the run in OUTPUT, and --force replaces it; give one of them")
-    config = _config(preset, weights, changes, folder if resume else None)
     chosen = choose_device(device)
     halves = {"auto": chosen.type == "cuda", "bfloat16": True, "float32": False}
-    if not resume and folder.begun and not force:
-        raise ConfigError(f"{output}: holds a run already; go on with --resume, replace it with --force, or choose --output")
-    run_options = Options(
-        half=_choice("--precision", precision, halves),
-        compile=_yes_or_no("--compile", compiled),
-        resident=_yes_or_no("--resident", resident),
-        workers=workers,
-        accumulate=accumulate,
-        deterministic=deterministic,
-        save_minutes=save_minutes,
-        keep_every=keep_every,
-        validate_every=config.training.episodes // 10 if validate_every is None else validate_every,
-        validation_episodes=validation_episodes,
-        max_minutes=max_minutes,
-        tensorboard=tensorboard,
-    )
-    opened, number = _open(dataset, fold, folder if resume else None)
     with ExitStack() as stack:
-        world = stack.enter_context(join(chosen.type))
+        world = stack.enter_context(join(chosen.type))  # before anything is read: the first reads the run's folder for all
+        config = _config(preset, weights, changes, folder if resume else None, world)
+        if not resume and not force and world.share(lambda: folder.begun):
+            raise ConfigError(
+                f"{output}: holds a run already; go on with --resume, replace it with --force, or choose --output"
+            )
+        run_options = Options(
+            half=_choice("--precision", precision, halves),
+            compile=_yes_or_no("--compile", compiled),
+            resident=_yes_or_no("--resident", resident),
+            workers=workers,
+            accumulate=accumulate,
+            deterministic=deterministic,
+            save_minutes=save_minutes,
+            keep_every=keep_every,
+            validate_every=config.training.episodes // 10 if validate_every is None else validate_every,
+            validation_episodes=validation_episodes,
+            max_minutes=max_minutes,
+            tensorboard=tensorboard,
+        )
+        opened, number = _open(dataset, fold, folder if resume else None, world)
         if world.leads:
             stack.enter_context(alone(output / ".run.lock", output))
         if world.size > 1 and chosen.index is not None:
@@ -144,13 +147,15 @@ def train(
         raise typer.Exit(128 + (asked[0] if asked else signal.SIGINT))
 
 
-def _config(preset: str | None, weights: str | None, changes: Mapping[str, str], resumed: "RunFolder | None") -> "Config":
+def _config(
+    preset: str | None, weights: str | None, changes: Mapping[str, str], resumed: "RunFolder | None", world: "World"
+) -> "Config":
     """What the options ask for; they change a preset, or the settings of the run that is resumed."""
     from cyctr import config as configs
     from cyctr.engine.methods import with_weights
 
     if resumed is not None and preset is None:
-        base = resumed.settings()
+        base = world.share(resumed.settings)
     else:
         base = configs.preset(preset or _PRESET)
         if weights is None and base.model.backbone.weights is None:
@@ -170,14 +175,14 @@ def _yes_or_no(option: str, text: str) -> bool | None:
     return _choice(option, text, {"auto": None, "yes": True, "no": False})
 
 
-def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | None") -> tuple["Dataset", int]:
+def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | None", world: "World") -> tuple["Dataset", int]:
     """The dataset, and which fold of it is learned from: by default that of the run that is resumed."""
     from cyctr.data.joined import ALL, fold_to_learn, learn_from_everything
 
     opened = dataset()
     named = next((name for name in ("test_classes", "class_folds") if dataset.keywords[name] is not None), None)
     if fold is None and resumed is not None:
-        before = resumed.data()
+        before = world.share(resumed.data)
         everything = before.get("name") == learn_from_everything(opened).name
         fold = (None if named else ALL) if everything else str(before.get("fold", 0))
     if fold == ALL and named:

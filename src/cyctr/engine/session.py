@@ -253,7 +253,7 @@ class _Session:
 
     def _remedy(self) -> str:
         """What to do about numbers that are none."""
-        if self.trainer.folder.saved:
+        if self.trainer.saved:
             before = "what was saved before is whole: go on from there with --precision float32, or begin anew"
         else:
             before = "nothing was saved yet: begin anew with --precision float32,"
@@ -296,6 +296,7 @@ class _Session:
             trainer.folder.save_state(trainer.optimization.state(), standing)
             self._draw()
         trainer.world.agree(0.0)
+        trainer.saved = True
         self.saved = time.perf_counter()
         self.idle += self.saved - before
 

@@ -103,7 +103,7 @@ class Trainer:
             config: the network and how it learns.
             dataset: images, classes and folds.
             fold: which classes it learns from.
-            folder: where files go.
+            folder: where files go; of several processes the first reads and writes there, for all.
             device: where it computes.
             options: how.
             world: the processes that share the work.
@@ -121,7 +121,7 @@ class Trainer:
         self.dataset = with_held_out(dataset, fold, config.training.hold_out)
         index = self.dataset.pool("train").index(progress)
         self._sessions = self._earlier_sessions() if resume else []
-        kept = folder.load_state() if resume else None
+        kept = self.world.share(folder.load_state) if resume else None
         labelled = self._labelled(index)  # refuses shots that the data cannot give
         groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
         self.validation = validation or self._open_validation(progress)
@@ -136,10 +136,11 @@ class Trainer:
         self.optimization = Optimization(self.model, config.optimizer, config.training.steps)
         self.step, self.validated, self.best = Standing()
         self.seconds = 0.0  # of earlier sessions of this run
+        self.saved = kept is not None  # whether there is a state to go on from, which not every process can see
         if kept is not None:
             self.optimization.restore(kept[0])
             self.step, self.validated, self.best = kept[1]
-            self.seconds = max((line["seconds"] for line in folder.records() if line["step"] <= self.step), default=0.0)
+            self.seconds = self.world.share(self._seconds)
         encoder = self.model.backbone.learning() if config.model.backbone.tuned else self.encoder
         self._encode: Callable[[Tensor], Features] = encoder
         self._learn: Callable[..., Losses] = learn
@@ -190,9 +191,13 @@ class Trainer:
             "processes": self.world.size,
         }
 
+    def _seconds(self) -> float:
+        """How long the run in the folder has taken to get here."""
+        return max((line["seconds"] for line in self.folder.records() if line["step"] <= self.step), default=0.0)
+
     def _earlier_sessions(self) -> list[Any]:
         """The sessions of the run in the folder, refused where it was made in another way."""
-        found = self.folder.read_config()
+        found = self.world.share(self.folder.read_config)
         there = {"config": _with_defaults(found.get("config")), "data": found.get("data")}
         differing = differences(there, _plain(self.about()))
         if differing:
