@@ -3,7 +3,8 @@
     python experiments/distil.py --data VOC2012 --output lite0-distilled.safetensors
 
 The student's weights learn, the statistics of its BatchNorms stay. Beside it a linear map from each of its taps to the same tap
-of the teacher is learned, and thrown away. What is lost at a cell is one minus the cosine of both. The file that is written is
+of the teacher is learned, and thrown away. What is lost at a cell is one minus the cosine of both, where they speak of the same
+pixels: their offsets differ, and the student keeps its own. The file that is written is
 one for `model.backbone.weights`; the JSON beside it says how it was made, and the other settings that the backbone needs then.
 """
 
@@ -29,6 +30,7 @@ from cyctr.devices import choose_device
 from cyctr.engine.evaluate import environment
 from cyctr.engine.methods import with_weights
 from cyctr.model import Backbone
+from cyctr.model.backbone import STRIDE
 from cyctr.seeding import Stream, random_bits
 from cyctr.weights import find, load_backbone
 
@@ -37,23 +39,34 @@ _TOLD = 50  # steps between two lines
 
 
 class Translation(nn.Module):
-    """Linear maps from what a student says of an image to what its teacher says."""
+    """Linear maps from what a student says of an image to what its teacher says of the same pixels."""
 
     def __init__(self, student: Backbone, teacher: Backbone) -> None:
         super().__init__()
+        self.shift = (teacher.grid.offset - student.grid.offset) / STRIDE  # cells of the student, right and down
         self.mid = nn.Conv2d(student.mid_channels, teacher.mid_channels, 1)
         self.high = nn.Conv2d(student.high_channels, teacher.high_channels, 1)
 
     def forward(self, said: tuple[Tensor, Tensor], meant: tuple[Tensor, Tensor]) -> Tensor:
         """(2,) one minus the mean cosine, of the middle and of the high features."""
-        size = (meant[0].shape[-2], meant[0].shape[-1])
-        translated = [F.interpolate(maps, size, mode="bilinear", align_corners=True) for maps in said]
-        pairs = zip((self.mid(translated[0]), self.high(translated[1])), meant, strict=True)
-        return torch.stack([1 - F.cosine_similarity(one.float(), other.float(), dim=1).mean() for one, other in pairs])
+        moved = [shifted(maps, self.shift) for maps in said]
+        pairs = zip((self.mid(moved[0]), self.high(moved[1])), meant, strict=True)
+        rim = math.ceil(abs(self.shift))  # where the student has no cell for what the teacher speaks of
+        kept = slice(0, -rim or None) if self.shift > 0 else slice(rim, None)
+        cosines = [F.cosine_similarity(one.float(), other.float(), dim=1)[:, kept, kept] for one, other in pairs]
+        return torch.stack([1 - cosine.mean() for cosine in cosines])
+
+
+def shifted(maps: Tensor, shift: float) -> Tensor:
+    """(B, C, h, w) what maps say so many cells further right and down, bilinear; at the rim, what the last cell says."""
+    height, width = maps.shape[-2:]
+    x, y = (2 * (torch.arange(size, device=maps.device) + shift) / (size - 1) - 1 for size in (width, height))
+    places = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1).expand(len(maps), -1, -1, -1)  # (B, h, w, 2)
+    return F.grid_sample(maps.float(), places, mode="bilinear", padding_mode="border", align_corners=True)
 
 
 def backbone_config(weights: str) -> BackboneConfig:
-    """As `best` has it: frozen, with its offset left to whoever uses it."""
+    """As `best` has it, offset and all, but frozen."""
     return replace(with_weights(preset("best"), weights).model.backbone, tuned=False)
 
 
@@ -143,7 +156,7 @@ def main() -> None:
     found: dict[str, Any] = {
         "environment": environment(device),
         **{name: getattr(given, name) for name in ("student", "teacher", "size", "batch", "steps", "rate", "seed")},
-        "settings": find(given.student).settings,
+        "settings": {**find(given.student).settings, "offset": student.grid.offset},
         "lost": told,
     }
     given.output.with_suffix(".json").write_text(json.dumps(found, indent=1) + "\n")

@@ -129,10 +129,17 @@ def by_scene(tasks: list[Task], found: Answers) -> dict[str, float]:
     return {**scores, "mean": float(np.mean(list(scores.values())))}
 
 
-def sheet(tasks: list[Task], answers: list[Answers], title: str, shown_tasks: int | None) -> Any:
-    """Support, truth and what each method found, of every task, or of so many, evenly spread."""
-    blocks, step = [], -(-len(tasks) // (shown_tasks or len(tasks)))
-    for place, task in list(enumerate(tasks))[::step]:
+def spread(count: int, shown: int | None) -> list[int]:
+    """So many places among `count`, evenly; all where there are no more, or where nobody says how many."""
+    shown = min(count, shown or count)
+    return [number * count // shown for number in range(shown)]
+
+
+def sheet(tasks: list[Task], answers: list[Answers], title: str, places: Sequence[int]) -> Any:
+    """Support, truth and what each method found, of the tasks at these places."""
+    blocks = []
+    for place in places:
+        task = tasks[place]
         first, query = task.supports[0], task.query
         shown = [tile(first.image, first.label == 1, _SIDE, RED), tile(query.image, query.label == 1, _SIDE, BLUE)]
         shown += [tile(query.image, np.asarray(found.masks[place]), _SIDE, GREEN) for found in answers]
@@ -157,11 +164,15 @@ def main() -> None:
     parser.add_argument("--votes", type=float, help="of the Segmenter: the weight of plain matching, 0 to 1")
     parser.add_argument("--shown", type=int, metavar="N", help="only so many are in pictures")
     given = parser.parse_args()
+    titles = {(name.startswith(_SEGMENTER), Path(name.removeprefix(_SEGMENTER)).stem) for name in given.methods}
+    if len(titles) < len(given.methods):
+        parser.error("two methods have the same name, by which their answers are told apart; rename a file")
     tasks = list(of_dataset(given.data, given.folds, given.episodes) if given.data else of_gallery())
+    places = spread(len(tasks), given.shown)
     answers = [ask(given, name, tasks) for name in given.methods]
     if given.together:
         given.together.parent.mkdir(parents=True, exist_ok=True)
-        sheet(tasks, answers, "Side by side", given.shown).save(given.together)
+        sheet(tasks, answers, "Side by side", places).save(given.together)
     given.output.mkdir(parents=True, exist_ok=True)
     scores = {found.name: by_scene(tasks, found) for found in answers}
     for found in answers:
@@ -169,7 +180,7 @@ def main() -> None:
         if not given.together:
             what = given.data or "the gallery"
             file = f"{found.name.replace(':', '-')}.png"
-            sheet(tasks, [found], f"{found.name} on {what}", given.shown).save(given.output / file)
+            sheet(tasks, [found], f"{found.name} on {what}", places).save(given.output / file)
     (given.output / "gallery.json").write_text(json.dumps(scores, indent=1) + "\n")
 
 

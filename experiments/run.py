@@ -200,10 +200,13 @@ class Laboratory:
         self._write(job, found)
         return found
 
+    def checkpoints(self, job: Job) -> list[Path]:
+        """Where the networks of a row are, or will be."""
+        return [self.output / f"{name}-fold{job.fold}.safetensors" for name in job.row.get("together", [job.name])]
+
     def _methods(self, job: Job) -> tuple[list[NetworkMethod], Config]:
         """The networks of a row, from their checkpoints."""
-        paths = [self.output / f"{name}-fold{job.fold}.safetensors" for name in job.row.get("together", [job.name])]
-        loaded = [load_checkpoint(path) for path in paths]
+        loaded = [load_checkpoint(path) for path in self.checkpoints(job)]
         half = self.device.type == "cuda"
         return [NetworkMethod(network.accelerate(), self.device, half) for network, _ in loaded], loaded[0][1]
 
@@ -410,7 +413,11 @@ def main() -> None:
                 found = json.loads(there.read_text())
                 if not job.trained(found):
                     print(f"{there}: is of another configuration; remove it to do it again", flush=True)
-                elif job.asks_more(found) and not job.tested(found) and there.with_suffix(".safetensors").exists():
+                elif (
+                    job.asks_more(found)
+                    and not job.tested(found)
+                    and all(path.exists() for path in laboratory.checkpoints(job))
+                ):
                     with label_bug(job.row.get("label_bug", False)):
                         print(summary(laboratory.test_more(job, found)), flush=True)
                 elif not job.tested(found):

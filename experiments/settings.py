@@ -1,7 +1,7 @@
-"""What the settings of the Segmenter bring on the gallery: `python experiments/settings.py`; writes results/settings.json.
+"""What the settings of the Segmenter bring on the gallery: `python experiments/settings.py`.
 
 Mean IoU over the twelve scenes of `cyctr.data.gallery`, whose supports and queries are crops of one photograph: easier than
-real use, and few. It says what a setting does, not what it will do for you.
+real use, and few. It says what a setting does, not what it will do for you. Writes results/settings-MODEL.json.
 """
 
 import argparse
@@ -23,7 +23,7 @@ CHOICES = {
     "flip=True": {"flip": True},
     "scales=(0.75, 1, 1.25)": {"scales": (0.75, 1, 1.25)},
 }
-OUTPUT = Path(__file__).parent.parent / "results" / "settings.json"
+RESULTS = Path(__file__).parent.parent / "results"
 
 
 def main() -> None:
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--model", default="lite0")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", default="float32", help="or bfloat16, or auto, as the Segmenter's own default")
-    parser.add_argument("--output", type=Path, default=OUTPUT)
+    parser.add_argument("--output", type=Path)
     given = parser.parse_args()
     segmenter = Segmenter.from_pretrained(given.model, device=given.device, precision=given.precision)
     found: dict[str, dict[str, float]] = {name: {} for name in CHOICES}
@@ -49,7 +49,8 @@ def main() -> None:
         by_scene["mean"] = round(sum(by_scene.values()) / len(by_scene), 1)
         print(f"{'mean':<14} {name:<24} {by_scene['mean']:5.1f}")
     about = {"model": segmenter.name, "device": given.device, "precision": given.precision, "torch": torch.__version__}
-    given.output.write_text(json.dumps({"about": about, **found}, indent=1) + "\n")
+    output = given.output or RESULTS / f"settings-{segmenter.name}.json"
+    output.write_text(json.dumps({"about": about, **found}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

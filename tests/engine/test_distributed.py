@@ -26,9 +26,9 @@ from learning import (
 from safetensors.torch import load_file
 
 from cyctr.checkpoint import load_checkpoint
-from cyctr.engine.distributed import World, join
+from cyctr.engine.distributed import World, _together, join
 from cyctr.engine.folder import LAST, RunFolder
-from cyctr.errors import ConfigError
+from cyctr.errors import ConfigError, PeerError
 
 TESTS = Path(__file__).parents[1]
 STILL = without_dropout(changed(SMALL, training={"hold_out": 2}))
@@ -466,3 +466,11 @@ def test_the_whole_command_resumes_where_only_the_first_machine_has_the_run(run,
     assert "going on after 4 episodes" in found[0][1]
     assert RunFolder(machines[0] / "run").load_state()[1].step == 2
     assert [path.name for path in machines[1].iterdir()] == ["photos"]
+
+
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, torch.AcceleratorError])
+def test_an_error_of_its_own_device_is_not_taken_for_the_end_of_another_process(kind):
+    with pytest.raises(kind, match="CUDA error"), _together():
+        raise kind("CUDA error: an illegal memory access was encountered")
+    with pytest.raises(PeerError, match=r"has ended, or cannot be reached \(Connection closed by peer\)"), _together():
+        raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer. Some more\nof it")

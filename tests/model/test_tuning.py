@@ -9,6 +9,7 @@ from cyctr.checkpoint import load_checkpoint, save_checkpoint, weights_digest
 from cyctr.config import BEST, BackboneConfig, Config, EncoderConfig, ModelConfig
 from cyctr.losses import episode_loss
 from cyctr.model import Backbone, build
+from cyctr.model.depthwise import DepthwiseConv2d
 from cyctr.model.tuning import SPECTRUM, SpectralConv2d, settle, tune
 
 LAYERS = {
@@ -173,6 +174,7 @@ def test_what_learns_in_place_of_a_backbone_computes_the_same_and_moves_its_para
     backbone = moved(Backbone(BackboneConfig(name, tuned=True)), 0.05)
     names, digest = list(backbone.state_dict()), weights_digest(backbone)
     twin = backbone.learning()
+    assert any(isinstance(layer, DepthwiseConv2d) for layer in twin.modules()) == name.startswith("tf_efficientnet")
     images = torch.rand(2, 3, 65, 65)
     gradients = []
     for one in (backbone, twin):

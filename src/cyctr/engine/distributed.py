@@ -100,7 +100,7 @@ def _together() -> Iterator[None]:
     """What the processes do together; it fails in each of them where one is gone."""
     try:
         yield
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, torch.AcceleratorError):  # its own, which it meets only now
         raise
     except RuntimeError as error:
         reason = _PLACE.sub("", _first_line(error)).split(". ")[0]
@@ -113,8 +113,9 @@ def _together() -> Iterator[None]:
 def join(kind: str) -> Iterator[World]:
     """Joins the processes that `torchrun` started; a world of one where nobody did.
 
-    An error that leaves it ends the others too: in what they do together next they meet a PeerError. Of the processes on one
-    machine the first speaks for all. An error that it does not share has a note which says whose it is.
+    An error that leaves it ends the others too: on CPUs they meet a PeerError in what they do together next; on GPUs, where
+    nobody waits for that, torchrun ends them. Of the processes on one machine the first speaks for all. An error that it does
+    not share has a note which says whose it is.
 
     Args:
         kind: of the devices they compute on, "cpu" or "cuda".
@@ -137,6 +138,8 @@ def join(kind: str) -> Iterator[World]:
     importlib.import_module("torch.distributed.nn")
     try:
         store, rank, size = next(rendezvous("env://", timeout=_MEETING))
+        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+        store = PrefixStore(f"attempt {attempt}", store)  # it outlives the processes that torchrun starts again
         store.set(f"here/{rank}", "")
         store.wait([f"here/{other}" for other in range(size)], _MEETING)
         store.set_timeout(_PATIENCE)  # through it NCCL connects the processes, when they first do something together
@@ -164,10 +167,11 @@ def _part(store: Store, rank: int, local: int, error: BaseException) -> None:
     _open.append(store)
     with suppress(RuntimeError):  # the store is gone with the process that kept it
         store.set(f"ended/{rank}", repr(error))
-    if dist.get_backend() == "nccl" and dist.group.WORLD is not None:
-        dist.group.WORLD.abort()  # destroying it would wait for the others, who wait for this one
-    else:
-        dist.destroy_process_group()
+    with suppress(RuntimeError):  # whatever goes wrong here, the error that led here is the one to tell
+        if dist.get_backend() == "nccl" and dist.group.WORLD is not None:
+            dist.group.WORLD.abort()  # destroying it would wait for the others, who wait for this one
+        else:
+            dist.destroy_process_group()
     if not local or not isinstance(error, Exception):
         return
     first, told = f"ended/{rank - local}", None
