@@ -20,7 +20,8 @@ class Entry:
         form: how tensors lie in the archive.
         licence: of the weights.
         settings: fields of `BackboneConfig` the weights ask for.
-        offset: `BackboneConfig.offset` for recipes that have one; it was found by plain matching.
+        offset: `BackboneConfig.offset` for recipes that have one: found by plain matching for ResNet-50 and EfficientNet-Lite0,
+            and taken over by the other Lites.
         note: one line for `cyctr weights list`.
     """
 
