@@ -3,17 +3,19 @@
     python experiments/distil.py --data VOC2012 --output lite0-distilled.safetensors
 
 The student's weights learn, the statistics of its BatchNorms stay. Beside it a linear map from each of its taps to the same tap
-of the teacher is learned, and thrown away. What is lost at a cell is one minus the cosine of both, where they speak of the same
-pixels: their offsets differ, and the student keeps its own. The file that is written is
-one for `model.backbone.weights`; the JSON beside it says how it was made, and the other settings that the backbone needs then.
+of the teacher is learned, beginning with the best one for the student as it is, and thrown away. What is lost at a cell is one
+minus the cosine of both, where they speak of the same pixels: their offsets differ, and the student keeps its own. The file
+that is written is one for `model.backbone.weights`; the JSON beside it says how it was made, and the other settings that the
+backbone needs then.
 """
 
 import argparse
 import json
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +28,7 @@ from cyctr.config import BackboneConfig, preset
 from cyctr.data.opening import open_dataset
 from cyctr.data.pictures import Store, open_store
 from cyctr.data.transforms import warp
-from cyctr.devices import choose_device
+from cyctr.devices import choose_device, half_pays
 from cyctr.engine.evaluate import environment
 from cyctr.engine.methods import with_weights
 from cyctr.model import Backbone
@@ -36,6 +38,8 @@ from cyctr.weights import find, load_backbone
 
 _SMALLEST = 0.5  # of the longest side of an image: the side of a crop
 _TOLD = 50  # steps between two lines
+_FITTED = 16  # steps whose images the first linear maps are fitted to
+_RIDGE = 1e-3  # of the mean variance of the student's features
 
 
 class Translation(nn.Module):
@@ -49,12 +53,38 @@ class Translation(nn.Module):
 
     def forward(self, said: tuple[Tensor, Tensor], meant: tuple[Tensor, Tensor]) -> Tensor:
         """(2,) one minus the mean cosine, of the middle and of the high features."""
-        moved = [shifted(maps, self.shift) for maps in said]
-        pairs = zip((self.mid(moved[0]), self.high(moved[1])), meant, strict=True)
+        layers, pairs = (self.mid, self.high), self._pairs(said, meant)
+        cosines = [
+            F.cosine_similarity(layer(own).float(), other, dim=1) for layer, (own, other) in zip(layers, pairs, strict=True)
+        ]
+        return torch.stack([1 - cosine.mean() for cosine in cosines])
+
+    def fit(self, examples: Iterable[tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]]) -> None:
+        """Sets the maps to the best ones for what is said and meant now, by ridge regression on the teacher's unit vectors."""
+        found = [
+            [_products(own, F.normalize(other, dim=1)) for own, other in self._pairs(said, meant)] for said, meant in examples
+        ]
+        for layer, parts in zip((self.mid, self.high), zip(*found, strict=True), strict=True):
+            gram, products = (torch.stack(sums).sum(0) for sums in zip(*parts, strict=True))
+            ridge = _RIDGE * gram.diagonal()[:-1].mean() * torch.eye(len(gram), dtype=gram.dtype, device=gram.device)
+            ridge[-1, -1] = 0  # the bias is free
+            solved = torch.linalg.solve(gram + ridge, products).T.to(layer.weight)  # (teacher, student + 1)
+            with torch.no_grad():
+                layer.weight.copy_(solved[:, :-1, None, None])
+                layer.bias.copy_(solved[:, -1])  # type: ignore[union-attr]
+
+    def _pairs(self, said: tuple[Tensor, Tensor], meant: tuple[Tensor, Tensor]) -> list[tuple[Tensor, Tensor]]:
+        """Middle and high features of both, at cells where they speak of the same pixels."""
         rim = math.ceil(abs(self.shift))  # where the student has no cell for what the teacher speaks of
         kept = slice(0, -rim or None) if self.shift > 0 else slice(rim, None)
-        cosines = [F.cosine_similarity(one.float(), other.float(), dim=1)[:, kept, kept] for one, other in pairs]
-        return torch.stack([1 - cosine.mean() for cosine in cosines])
+        pairs = zip((shifted(maps, self.shift) for maps in said), meant, strict=True)
+        return [(own[..., kept, kept], other[..., kept, kept].float()) for own, other in pairs]
+
+
+def _products(own: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """(S + 1, S + 1) and (S + 1, T): the student's features, with a one beside them, times themselves and the teacher's."""
+    rows = F.pad(own.movedim(1, -1).flatten(0, -2).double(), (0, 1), value=1.0)
+    return rows.T @ rows, rows.T @ other.movedim(1, -1).flatten(0, -2).double()
 
 
 def shifted(maps: Tensor, shift: float) -> Tensor:
@@ -104,7 +134,10 @@ def distil(
     weights = [*student.body.parameters(), *translation.parameters()]
     optimizer = torch.optim.AdamW(weights, rate, weight_decay=1e-2, foreach=True)
     told, recent, began = [], [], time.perf_counter()
-    for step, pixels in enumerate(images):
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
+        first = list(islice(images, min(_FITTED, steps)))
+        translation.fit((student._extract(pixels), teacher._extract(pixels)) for pixels in first)
+    for step, pixels in enumerate(chain(first, images)):
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             with torch.no_grad():
                 meant = teacher._extract(pixels)
@@ -150,7 +183,7 @@ def main() -> None:
     student, teacher = (load_backbone(backbone_config(name)).to(device) for name in (given.student, given.teacher))
     teacher.accelerate()
     steps = crops(store, pairs, given.size, given.batch, given.steps, given.seed)
-    told = distil(student, teacher, steps, given.steps, given.rate, device.type == "cuda")
+    told = distil(student, teacher, steps, given.steps, given.rate, half_pays(device))
     state = {name: value.cpu().contiguous() for name, value in student.body.state_dict().items()}
     save_file({name: value for name, value in state.items() if not name.endswith("num_batches_tracked")}, given.output)
     found: dict[str, Any] = {

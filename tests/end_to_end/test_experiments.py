@@ -346,6 +346,25 @@ def test_a_student_is_compared_with_what_its_teacher_says_of_the_same_pixels():
     assert translation(said, meant).max() < 1e-5 < translation(said, said).min()
 
 
+def test_the_first_linear_maps_are_the_best_for_the_student_as_it_is():
+    module = script("distil")
+    torch.manual_seed(0)
+    backbone = Backbone(BackboneConfig("tiny"))
+    translation = module.Translation(backbone, backbone)
+    widths = (backbone.mid_channels, backbone.high_channels)
+    turns = [torch.linalg.qr(torch.randn(width, width)).Q for width in widths]
+
+    def example():
+        said = [torch.nn.functional.normalize(torch.randn(2, width, 9, 9), dim=1) for width in widths]
+        return said, [torch.einsum("ij,bjhw->bihw", turn, maps) for turn, maps in zip(turns, said, strict=True)]
+
+    before = translation(*example())
+    translation.fit(example() for _ in range(8))
+    assert translation(*example()).max() < 1e-4 < before.min()
+    for turn, layer in zip(turns, (translation.mid, translation.high), strict=True):
+        assert torch.allclose(layer.weight[..., 0, 0], turn, atol=1e-2)
+
+
 def test_crops_show_every_image_before_any_again_and_are_drawn_by_the_seed():
     module, (store, pairs), asked = script("distil"), unlabelled(), []
 
