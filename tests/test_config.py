@@ -158,7 +158,7 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
         (lambda: TrainingConfig(order="random"), "training.order is 'random'; expected one of 'images', 'shuffled'"),
         (
             lambda: TrainingConfig(batch=4, shots=2, rotate=True).groups,
-            "training.batch is 4 and training.rotate makes 3 episodes at a time; expected a multiple of 3",
+            "training.batch is 4 and training.rotate makes 3 episodes at a time; expected a multiple of 3, such as 6",
         ),
         (lambda: AugmentationConfig(colour=1.0), "augmentation.colour is 1.0; expected a share from 0 up to"),
         (lambda: AugmentationConfig(colour=-0.1), "augmentation.colour is -0.1"),

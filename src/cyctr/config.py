@@ -324,7 +324,7 @@ class TrainingConfig:
         if self.rotate and self.batch % self.images:
             raise ConfigError(
                 f"training.batch is {self.batch} and training.rotate makes {self.images} episodes at a time; "
-                f"expected a multiple of {self.images}"
+                f"expected a multiple of {self.images}, such as {-(-self.batch // self.images) * self.images}"
             )
         return self.batch // self.images if self.rotate else self.batch
 
