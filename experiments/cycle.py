@@ -37,18 +37,19 @@ REPLICATES = 2000
 Counts = NDArray[np.int64]
 
 
-def networks(learned_with: Path, learned_without: Path | None) -> dict[str, CyCTR]:
-    """The two or three, on one backbone."""
+def networks(learned_with: Path, learned_without: Path | None) -> tuple[dict[str, CyCTR], int]:
+    """The two or three, on one backbone, and the size of the inputs they learned from."""
     first, config = load_checkpoint(learned_with)
     encoder = replace(config.model.encoder, cross="vanilla")
     off = CyCTR(replace(config.model, encoder=encoder), first.backbone)
     off.load_state_dict(first.state_dict())
+    size = config.training.augmentation.size
     if learned_without is None:
-        return {WITH: first, OFF: off}
+        return {WITH: first, OFF: off}, size
     last, other = load_checkpoint(learned_without)
-    if config.model.backbone != other.model.backbone:
-        raise SystemExit("the checkpoints have different backbones; expected two that differ in encoder.cross alone")
-    return {WITH: first, OFF: off, WITHOUT: last}
+    if (config.model.backbone, size) != (other.model.backbone, other.training.augmentation.size):
+        raise SystemExit("the checkpoints differ in backbone or input size; expected two that differ in encoder.cross alone")
+    return {WITH: first, OFF: off, WITHOUT: last}, size
 
 
 def answers(methods: dict[str, NetworkMethod], batch: Batch) -> Iterator[tuple[str, Prediction]]:
@@ -112,8 +113,10 @@ def compare(counts: dict[str, Counts], chosen: NDArray[np.bool_]) -> dict[str, A
 def measure(given: argparse.Namespace) -> dict[str, Any]:
     device = choose_device(given.device)
     half = device.type == "cuda"
-    methods = {name: NetworkMethod(network, device, half) for name, network in networks(given.with_, given.without).items()}
-    evaluation = Evaluation(open_dataset(given.data), protocol("cyctr"), "test")
+    compared, size = networks(given.with_, given.without)
+    methods = {name: NetworkMethod(network, device, half) for name, network in compared.items()}
+    usual = protocol("cyctr")
+    evaluation = Evaluation(open_dataset(given.data), replace(usual, input=replace(usual.input, size=size)), "test")
     index = evaluation.index
     images, _ = index.pairs(range(len(evaluation.dataset.classes)), evaluation.dataset.smallest)
     others = dict(zip(*(part.tolist() for part in np.unique(images, return_counts=True)), strict=True))
