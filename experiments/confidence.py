@@ -93,7 +93,7 @@ class Network:
 
     def __init__(self, path: Path, size: int, device: torch.device) -> None:
         model, config = load_checkpoint(path)
-        self.model: CyCTR = model.accelerate().to(device)
+        self.model: CyCTR = model.to(device).accelerate()
         self.name, self.weights = path.stem, calibration_name(config.model.backbone)
         self.input, self.device = InputConfig(size), device
 

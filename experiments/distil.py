@@ -37,6 +37,7 @@ from cyctr.seeding import Stream, random_bits
 from cyctr.weights import find, load_backbone
 
 _SMALLEST = 0.5  # of the longest side of an image: the side of a crop
+_SPACING = 0x9E3779B1  # odd, so that no two seeds below 2**32 draw the same crops
 _TOLD = 50  # steps between two lines
 _FITTED = 16  # steps whose images the first linear maps are fitted to
 _RIDGE = 1e-3  # of the mean variance of the student's features
@@ -109,7 +110,7 @@ def crops(store: Store, pairs: list[tuple[int, int]], size: int, batch: int, ste
         yield from ([pairs[place] for place in order[step * batch : (step + 1) * batch]] for step in range(steps))
 
     for step, pictures in enumerate(store.stream(plans())):
-        own = torch.arange(batch, device=pictures.sizes.device) + step * batch + seed * 2**31
+        own = torch.arange(batch, device=pictures.sizes.device) + step * batch + seed * _SPACING
         chance = random_bits(own, 4).double() / 2**32  # (batch, 4)
         side = pictures.sizes.amax(1) * (_SMALLEST + (1 - _SMALLEST) * chance[:, 0])  # pixels of the image
         room = (pictures.sizes - side[:, None]).flip(1)  # (batch, 2) x and y; below zero the crop reaches beyond

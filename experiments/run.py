@@ -208,7 +208,7 @@ class Laboratory:
         """The networks of a row, from their checkpoints."""
         loaded = [load_checkpoint(path) for path in self.checkpoints(job)]
         half = self.device.type == "cuda"
-        return [NetworkMethod(network.accelerate(), self.device, half) for network, _ in loaded], loaded[0][1]
+        return [NetworkMethod(network.to(self.device).accelerate(), self.device, half) for network, _ in loaded], loaded[0][1]
 
     def _together(self, job: Job) -> dict[str, Any]:
         """Tests the networks of other rows together."""

@@ -1,7 +1,7 @@
 """Every choice of the method as data: one frozen dataclass per part, with its default, help and check in one place.
 
-Defaults are the paper's. A field that departs from it says what the departure is; `RELEASED` switches on those of
-the authors' code (`docs/decisions.md` lists them with reasons).
+Defaults are the paper's, and the release's augmentation, of which the paper says little. A field that departs from it says
+what the departure is; `RELEASED` switches on those of the authors' code (`docs/decisions.md` lists them with reasons).
 """
 
 import dataclasses
@@ -256,10 +256,10 @@ class AugmentationConfig:
     """What changes an image at random in training, and its mask with it."""
 
     size: int = setting(473, "height and width of the crop")
-    scale: tuple[float, float] = setting((0.9, 1.1), "range of the random scale (release: 0.8 to 1.25 on COCO)")
+    scale: tuple[float, float] = setting((0.9, 1.1), "release: range of the random scale (on COCO 0.8 to 1.25)")
     rotation: float = setting(10.0, "largest rotation, in degrees, to either side")
-    blur: float = setting(0.5, "probability of a slight blur")
-    flip: float = setting(0.5, "probability of a left-right flip")
+    blur: float = setting(0.5, "release: probability of a slight blur")
+    flip: float = setting(0.5, "release: probability of a left-right flip")
     colour: float = setting(0.0, "ours: brightness, contrast and saturation change by up to this share")
     longest: int | None = setting(None, "first make larger images so small that their longest side has this many pixels")
 

@@ -2,6 +2,7 @@ import importlib.util
 import json
 import sys
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -381,6 +382,8 @@ def test_crops_show_every_image_before_any_again_and_are_drawn_by_the_seed():
     again, other = list(module.crops(store, pairs, 65, 4, 4, 0)), list(module.crops(store, pairs, 65, 4, 4, 1))
     assert all(torch.equal(one, same) for one, same in zip(first, again, strict=True))
     assert not any(torch.equal(one, same) for one, same in zip(first, other, strict=True))
+    of_one_image = [torch.cat(list(module.crops(store, pairs[:1], 65, 1, 3, seed))) for seed in range(4)]
+    assert not any(torch.equal(one, another) for one, another in combinations(of_one_image, 2))
 
 
 def test_networks_references_and_the_segmenter_are_scored_on_the_classes_of_a_dataset(tmp_path, monkeypatch, capsys):

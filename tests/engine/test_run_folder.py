@@ -287,7 +287,7 @@ def test_clearing_leaves_what_the_user_put_there(folder):
 def test_what_dropout_drops_is_a_function_of_seed_and_step():
     def drawn(seed, step):
         torch.rand(3)  # whatever was drawn before
-        random_state(seed, step)
+        random_state(seed, step, torch.device("cpu"))
         return tuple(torch.rand(4).tolist())
 
     keys = [(seed, step) for seed in (0, 1, 2**31 - 1) for step in (0, 1, 2**20)]

@@ -3,6 +3,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -649,6 +650,20 @@ def test_data_that_fail_in_the_middle_cost_no_step_that_was_done(tmp_path, whole
     assert done == trainer.step >= 2
     go(resumed(tmp_path / "run"))
     assert_same_run(tmp_path / "run", whole())
+
+
+def test_nothing_is_told_of_a_step_in_whose_second_part_data_fail(tmp_path):
+    trainer = begun(tmp_path / "run", options=replace(QUIET, accumulate=2))
+    parts = trainer.episodes.steps
+
+    def failing(*given):
+        yield from islice(parts(*given), 5)
+        raise DataError("an image: cannot be read")
+
+    trainer.episodes.steps = failing
+    with pytest.raises(DataError, match="the state after 8 episodes is saved"):
+        go(trainer)
+    assert [record["step"] for record in RunFolder(tmp_path / "run").records()] == [1, 2]
 
 
 def test_data_that_fail_before_the_first_step_is_done_leave_nothing_to_resume(tmp_path):

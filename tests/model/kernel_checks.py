@@ -9,7 +9,7 @@ from cyctr.model.cycle_attention import nearest_neighbours
 from cyctr.model.predicted_attention import gather_points, sample_points
 
 SIZES = [(37, 70), (1, 1), (130, 5), (64, 128)]  # query and support tokens: within a tile, of one, across tiles, full ones
-WIDTHS = [16, 32, 48]  # of heads
+WIDTHS = [16, 32, 48, 256]  # of heads; the last is that of the paper's one head on COCO
 GRIDS = [(5, 7), (1, 1), (9, 4), (1, 33)]
 FILTERS = [(3, 1, 1), (5, 4, 8), (5, 2, 4), (3, 8, 8), (5, 1, 0), (4, 2, 5), (3, 2, 7)]  # size, dilation, padding
 
@@ -57,6 +57,19 @@ def check_nobody_valid(device, dtype):
     of_support, of_query = nearest(q, k, torch.zeros(1, 9, dtype=torch.uint8, device=device))
     assert not of_query.any()
     assert ((of_support >= 0) & (of_support < 9)).all()
+
+
+def check_tiles():
+    """What is compared at a time fits into the memory of any card, however wide the tokens; of narrow ones it is much."""
+    from cyctr.model.kernels.nearest import tiles
+
+    for wide in (16, 32, 64, 128, 256):
+        for item in (2, 4):
+            rows, columns = tiles(wide, item)
+            assert rows >= 16 and columns >= 16  # the smallest that a product takes
+            assert wide * item * (rows + 2 * columns) <= 48 * 2**10
+    assert tiles(32, 2) == (128, 64)
+    assert tiles(4096, 4) == (16, 16)  # fits nowhere; it is refused by the card, not looked for for ever
 
 
 def points_case(device, dtype, grid=(5, 7), width=32, points=3, batch=2, heads=2):
@@ -157,8 +170,11 @@ if __name__ == "__main__":
         check_depthwise("cpu", torch.float32, *form)
     for kind in (torch.float32, torch.float16):  # the interpreter knows no bfloat16
         check_nearest("cpu", kind, width=48)
+        check_nearest("cpu", kind, width=256)
         check_nearest_of_noise("cpu", kind, 40, 30)
         check_nobody_valid("cpu", kind)
         check_mix_points("cpu", kind, width=48)
+        check_mix_points("cpu", kind, width=256)
         check_depthwise("cpu", kind)
+    check_tiles()
     check_registration("cpu")

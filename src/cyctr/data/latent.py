@@ -168,7 +168,7 @@ class MixedSampler:
 
     def __init__(self, labelled: Sampler, latent: Sampler, share: float) -> None:
         self._labelled, self._latent, self._share = labelled, latent, share
-        self.key, self.shots, self.images = labelled.key, labelled.shots, labelled.images
+        self.key, self.images = labelled.key, labelled.images
 
     def __call__(self, number: int) -> Draw:
         """Episode `number`."""

@@ -88,7 +88,9 @@ class TestEpisodes:
 
     def load(self, numbers: Sequence[int]) -> Batch:
         """The episodes of these numbers."""
-        draws = tuple(self.sampler(number) for number in numbers)
+        return self._stacked(tuple(self.sampler(number) for number in numbers))
+
+    def _stacked(self, draws: tuple[Draw, ...]) -> Batch:
         supports = [[self._image(i) for i in draw.supports] for draw in draws]
         support_labels = [[self._label(i, draw.category) for i in draw.supports] for draw in draws]
         episode = Episode(
@@ -110,10 +112,10 @@ class TestEpisodes:
 
             def submit(piece: list[int]) -> Future[Batch]:
                 # the readers fill the memo, image by image; the stacker then finds all of it there
-                draws = [self.sampler(number) for number in piece]
+                draws = tuple(self.sampler(number) for number in piece)
                 wanted = sorted({(i, d.category) for d in draws for i in (d.query, *d.supports)})
                 reads = [readers.submit(self._read, *pair) for pair in wanted if not self._has(*pair)]
-                return stackers.submit(self._load_after, reads, piece)
+                return stackers.submit(self._stacked_after, reads, draws)
 
             waiting = deque(submit(piece) for piece in pieces[:_AHEAD])
             try:
@@ -127,10 +129,10 @@ class TestEpisodes:
                 readers.shutdown(wait=False, cancel_futures=True)
                 stackers.shutdown(wait=False, cancel_futures=True)
 
-    def _load_after(self, reads: Iterable[Future[None]], numbers: Sequence[int]) -> Batch:
+    def _stacked_after(self, reads: Iterable[Future[None]], draws: tuple[Draw, ...]) -> Batch:
         for read in reads:
             read.result()
-        return self.load(numbers)
+        return self._stacked(draws)
 
     def _read(self, i: int, category: int) -> None:
         self._image(i)

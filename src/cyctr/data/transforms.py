@@ -85,9 +85,9 @@ def restore_all(maps: Tensor, sizes: Sequence[Size], config: InputConfig) -> Ten
         .minimum(last[:, axis, None])
         for axis, side in enumerate(zip(*sizes, strict=True))
     )  # (B, H), (B, W): places in the maps
-    y, x = ((2 * place + 1) / maps.shape[-1] - 1 for place in (rows, columns))
+    y, x = (((2 * place + 1) / maps.shape[-1] - 1).to(maps.dtype) for place in (rows, columns))
     grid = torch.stack([x[:, None].expand(-1, y.shape[1], -1), y[:, :, None].expand(-1, -1, x.shape[1])], -1)
-    return F.grid_sample(maps, grid.to(maps.dtype), mode="bilinear", padding_mode="border", align_corners=False)
+    return F.grid_sample(maps, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
 def _places(sizes: Sequence[Size], config: InputConfig, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:

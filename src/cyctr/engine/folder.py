@@ -185,6 +185,13 @@ def _regions_name(digest: str) -> str:
     return f"regions-{digest[:12]}.safetensors"
 
 
-def random_state(seed: int, step: int) -> None:
-    """Sets torch's generators for a step: what dropout drops is a function of the run's seed and the step alone."""
-    torch.manual_seed(Stream("dropout", seed, step).below(2**63))  # whose low 32 bits are all that a CPU takes
+def random_state(seed: int, step: int, device: torch.device) -> None:
+    """Sets torch's generators for a step: what dropout drops is a function of the run's seed and the step alone.
+
+    As `torch.manual_seed`, which asks for devices of every kind as well: a tenth of a millisecond in each step.
+    """
+    number = Stream("dropout", seed, step).below(2**63)  # whose low 32 bits are all that a CPU takes
+    torch.default_generator.manual_seed(number)
+    if device.type == "cuda":
+        place = torch.cuda.current_device() if device.index is None else device.index
+        torch.cuda.default_generators[place].manual_seed(number)

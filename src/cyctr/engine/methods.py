@@ -136,13 +136,13 @@ def open_method(
     about: dict[str, Any] = {"name": name, "precision": "bfloat16" if half else "float32"}
     if name.partition(":")[0] in REFERENCES:
         config = backbone_of(weights)
-        network = reference(name, config)
+        network = reference(name, config, device)
         if any(True for _ in network.parameters()):
             about["backbone"] = to_dict(config)
         about |= {part: getattr(network, part) for part in ("threshold", "level") if hasattr(network, part)}
     else:
         path = pretrained.find(name)
-        network, about["checkpoint"] = _from_checkpoint(path)
+        network, about["checkpoint"] = _from_checkpoint(path, device)
         about["name"] = path.stem
     about |= {option: True for option, wanted in (("flip", flip), ("edges", edges)) if wanted}
     return NetworkMethod(network, device, half, flip, edges), about
@@ -171,13 +171,13 @@ def with_weights(config: Config, weights: str) -> Config:
     return replace(config, model=replace(config.model, backbone=other))
 
 
-def _from_checkpoint(path: Path) -> tuple[nn.Module, dict[str, Any]]:
+def _from_checkpoint(path: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
     network, config = load_checkpoint(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     about = {"sha256": digest, "model": to_dict(config.model)}
     if data := describe_checkpoint(path)[1]:
         about["data"] = data
-    return network.accelerate(), about
+    return network.to(device).accelerate(), about  # in this order: what is faster depends on the device
 
 
 def input_size(name: str) -> int | None:

@@ -36,6 +36,7 @@ class Optimization:
         if tuned:
             own = {name: self.weights[name] for name in self.weights if name in tuned}
             self._optimizers["backbone"] = self._adamw(own, config.backbone_rate, 0.0)
+        self._values = [value.detach() for value in self.weights.values()]
         self._average = {name: value.detach().clone() for name, value in self.weights.items()} if config.average else {}
 
     @property
@@ -47,7 +48,7 @@ class Optimization:
     @property
     def finite(self) -> bool:
         """Whether all weights are numbers."""
-        largest = torch._foreach_norm([value.detach() for value in self.weights.values()], math.inf)
+        largest = torch._foreach_norm(self._values, math.inf)
         return bool(torch.stack(largest).isfinite().all())
 
     def rates(self, step: int) -> dict[str, float]:
@@ -74,7 +75,7 @@ class Optimization:
             optimizer.zero_grad(set_to_none=True)
         if self._average:
             keep = min(self.config.average, (1 + number) / (10 + number))  # the first weights are soon forgotten
-            torch._foreach_lerp_(list(self._average.values()), [w.detach() for w in self.weights.values()], 1 - keep)
+            torch._foreach_lerp_(list(self._average.values()), self._values, 1 - keep)
 
     def state(self) -> dict[str, Tensor]:
         """All that a resumed run needs, by name."""

@@ -115,6 +115,7 @@ class _Session:
         except DataError as error:
             if not trainer.step or trainer.world.size > 1:  # the other processes know nothing of it
                 raise
+            self.recent = [done for done in self.recent if done.step < trainer.step]  # of the step it failed in are parts
             self._save()
             done = counted(trainer.step * trainer.config.training.batch, "episode")
             raise DataError(f"{error} (the state after {done} is saved: mend this, and go on with --resume)") from error
@@ -175,7 +176,7 @@ class _Session:
         todo = range(trainer.step, training.steps)
         feed = trainer.episodes.steps(todo, (world.rank, world.size), pieces)
         for step in todo:
-            random_state(training.seed, step * world.size + world.rank)
+            random_state(training.seed, step * world.size + world.rank, trainer.device)
             tokens = trainer.tokens(step)
             for _ in range(pieces):
                 groups = next(feed)

@@ -129,7 +129,7 @@ class Trainer:
         self.encoder = copy.deepcopy(self.model.backbone).accelerate()  # as the backbone is at first, and for ever unless tuned
         store = store or self._open_store(index, labelled, progress)
         self.resident = isinstance(store, ResidentStore)
-        self._store, self._labelled_classes = store, labelled
+        self._store, self._labelled_sampler = store, labelled
         self._recognised: tuple[int, Tensor] | None = None  # with the step that it was made after
         self._new_regions: tuple[Regions, str] | None = None  # with the digest of what they depend on
         self.episodes = self._open_episodes(store, index, labelled, resume, mining)
@@ -255,7 +255,7 @@ class Trainer:
 
     def _recognise(self, rows: Tensor, backbone: Backbone) -> Tensor:
         """Fills rows, of the most frequent classes where there are more."""
-        labelled, size = self._labelled_classes, self.config.training.augmentation.size
+        labelled, size = self._labelled_sampler, self.config.training.augmentation.size
         frequent = sorted(labelled.holders, key=lambda number: (-len(labelled.holders[number]), number))[: len(rows)]
         images = choose_images(labelled.holders, frequent, labelled.key)
         with self.precision():

@@ -12,6 +12,7 @@ from cyctr.data.dataset import Dataset, Progress, Split
 from cyctr.data.index import Index
 from cyctr.data.loading import Batch, Memo, TestEpisodes
 from cyctr.data.sampler import Sampler
+from cyctr.data.transfer import Fetching
 from cyctr.data.transforms import restore_all
 from cyctr.errors import ConfigError
 from cyctr.evaluation.metrics import Counts, count_pixels
@@ -141,9 +142,9 @@ class Evaluation:
         self, reply: Answer, source: TestEpisodes, numbers: list[int], batch: int, workers: int
     ) -> Iterator[dict[int, Row]]:
         keys = self.pool.keys
-        waiting: tuple[Batch, Tensor] | None = None  # counts of the batch before: fetched while the device works on this one
+        waiting: tuple[Batch, Fetching] | None = None  # counts of the batch before: read while the device works on this one
         for piece in source.batches(numbers, batch, workers):
-            counts = score(reply, piece, self.protocol)
+            counts = Fetching(score(reply, piece, self.protocol))
             if waiting is not None:
                 yield _to_rows(*waiting, keys)
             waiting = (piece, counts)
@@ -151,10 +152,10 @@ class Evaluation:
             yield _to_rows(*waiting, keys)
 
 
-def _to_rows(batch: Batch, counts: Tensor, keys: Sequence[str]) -> dict[int, Row]:
+def _to_rows(batch: Batch, counts: Fetching, keys: Sequence[str]) -> dict[int, Row]:
     return {
         draw.number: Row(draw.category, keys[draw.query], tuple(keys[i] for i in draw.supports), Counts(*numbers))
-        for draw, numbers in zip(batch.draws, counts.tolist(), strict=True)
+        for draw, numbers in zip(batch.draws, counts.get().tolist(), strict=True)
     }
 
 

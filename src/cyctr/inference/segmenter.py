@@ -151,7 +151,7 @@ class Segmenter:
             raise ConfigError(f"size is {size!r}; expected 64 to 4096 pixels, best what the network was trained on")
         self.name, self.input = name, InputConfig(size)
         self.digest = _digest(model)
-        self.model = model.accelerate().to(self.device)
+        self.model = model.to(self.device).accelerate()
 
     @classmethod
     def from_pretrained(

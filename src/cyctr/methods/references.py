@@ -98,12 +98,12 @@ REFERENCES = {
 }
 
 
-def reference(name: str, backbone: BackboneConfig) -> nn.Module:
+def reference(name: str, backbone: BackboneConfig, device: torch.device) -> nn.Module:
     """The reference of that name on a backbone with its weights; `prior:0.6` and `prototype:mid` choose a variant."""
     kind, variant = check_reference(name)
     if kind in ("background", "foreground"):
         return Constant(kind == "foreground")
-    built = load_backbone(backbone).accelerate()
+    built = load_backbone(backbone).to(device).accelerate()
     if kind == "prior":
         return PriorThreshold(built, float(variant or PRIOR_THRESHOLD)).eval()
     return NearestPrototype(built, variant or PROTOTYPE_LEVEL).eval()

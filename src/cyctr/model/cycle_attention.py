@@ -101,11 +101,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) 
     if q.device.type != "cuda" or q.dtype == torch.float32:
         rows = bias.expand(-1, -1, q.shape[2], -1)  # (B, heads, hw, N) without a copy
         return F.scaled_dot_product_attention(q, k, v, rows, dropout)
-    # The fastest kernels take no bias, so it travels as one more channel, which every query multiplies by one.
+    # The fastest kernels take no bias, so it travels as one more channel, which queries multiply by one; zeros fill the rest.
     channels = q.shape[-1]
     scale = channels**-0.5
     hidden = bias.transpose(-2, -1).clamp_min(_HIDDEN) / scale  # (B, heads, N, 1)
-    q = torch.cat([F.pad(q, (0, 1), value=1.0), q.new_zeros(*q.shape[:-1], _PAD - 1)], -1)
+    q = F.pad(q, (0, _PAD), value=1.0)
     k = torch.cat([k, hidden.to(k.dtype), k.new_zeros(*k.shape[:-1], _PAD - 1)], -1)
     v = F.pad(v, (0, _PAD))
     return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)[..., :channels]

@@ -39,7 +39,7 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
         (B, h, w) in [0, 1].
     """
     query = query_high.flatten(2).transpose(1, 2)[:, None]  # (B, 1, hw, C)
-    similarity = query.to(vectors.dtype) @ vectors.transpose(2, 3)  # (B, K, hw, M)
+    similarity = _like(query, vectors) @ vectors.transpose(2, 3)  # (B, K, hw, M)
     hidden = torch.finfo(similarity.dtype).min
     best = similarity.masked_fill(~valid[:, :, None], hidden).amax(-1).float()  # (B, K, hw)
     best = best / _lengths(query)  # a cosine: the length of a query vector moves no maximum
@@ -89,12 +89,17 @@ def vote_map(query: Tensor, voters: Tensor, is_foreground: Tensor, valid: Tensor
         (B, h, w) in [0, 1]: 0.5 where nobody votes.
     """
     cells = query.flatten(2).transpose(1, 2)  # (B, hw, C)
-    products = (cells.to(voters.dtype) @ voters.transpose(1, 2)).float()  # (B, hw, N)
+    products = (_like(cells, voters) @ voters.transpose(1, 2)).float()  # (B, hw, N)
     logits = products * (1 / (temperature * _lengths(cells)))[..., None]  # cosines over the temperature
     weights = logits.masked_fill(~valid[:, None], torch.finfo(torch.float32).min).softmax(-1)
     share = (weights * is_foreground[:, None]).sum(-1)  # (B, hw)
     share = torch.where(valid.any(-1, keepdim=True), share, 0.5)
     return share.unflatten(1, query.shape[-2:])
+
+
+def _like(vectors: Tensor, other: Tensor) -> Tensor:
+    """The vectors in the type of the other factor of a product; autocast sees to that by itself, without a larger copy."""
+    return vectors if torch.is_autocast_enabled(vectors.device.type) else vectors.to(other.dtype)
 
 
 def _lengths(vectors: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 _ROWS, _COLUMNS = 128, 64
+_MEMORY = 48 * 2**10  # bytes for the tiles of a block, which every card has; larger ones also run out of registers
 
 
 @triton.jit
@@ -36,15 +37,25 @@ def _nearest_kernel(
     tl.store(found + group * rows + row, place.to(tl.int64), mask=row < rows)
 
 
+def tiles(wide: int, item: int) -> tuple[int, int]:
+    """How many rows and columns to compare at a time: as many as fit, each of `wide` numbers of `item` bytes."""
+    rows, columns = _ROWS, _COLUMNS
+    while rows > 16 and wide * item * (rows + 2 * columns) > _MEMORY:  # the next columns are read while these are compared
+        rows, columns = rows // 2, max(16, columns // 2)
+    return rows, columns
+
+
 def _launch(a: Tensor, b: Tensor, usable: Tensor, masked: bool) -> Tensor:
     batch, heads, rows, channels = a.shape
     columns = b.shape[2]
+    wide = max(16, triton.next_power_of_2(channels))
+    tile_rows, tile_columns = tiles(wide, a.element_size())
     found = torch.empty(batch, heads, rows, dtype=torch.int64, device=a.device)
     with torch.cuda.device_of(a):
-        _nearest_kernel[(triton.cdiv(rows, _ROWS), batch * heads)](
+        _nearest_kernel[(triton.cdiv(rows, tile_rows), batch * heads)](
             a, b, usable, found, rows, columns, channels,
             heads=heads, masked=masked, precision="ieee" if a.dtype == torch.float32 else "tf32",
-            tile_rows=_ROWS, tile_columns=_COLUMNS, wide=max(16, triton.next_power_of_2(channels)),
+            tile_rows=tile_rows, tile_columns=tile_columns, wide=wide,
         )  # fmt: skip
     return found
 

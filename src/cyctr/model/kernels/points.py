@@ -6,6 +6,7 @@ import triton.language as tl
 from torch import Tensor
 
 _TOKENS = 32
+_NUMBERS = 2048  # of a tile, which has fewer tokens where they are wide: more do not fit into registers
 
 
 @triton.jit
@@ -79,12 +80,13 @@ def _backward_kernel(
 
 def _sizes(values: Tensor, weights: Tensor) -> dict[str, int]:
     channels = values.shape[-1]
+    wide = triton.next_power_of_2(channels)
     return {
         "heads": values.shape[2],
         "points": weights.shape[-1],
         "channels": channels,
-        "wide": triton.next_power_of_2(channels),
-        "tile": _TOKENS,
+        "wide": wide,
+        "tile": max(1, min(_TOKENS, _NUMBERS // wide)),
     }
 
 
@@ -107,9 +109,10 @@ def mix_points(values: Tensor, offsets: Tensor, weights: Tensor, height: int, wi
     batch, tokens, heads, _ = values.shape
     values, offsets, weights = values.contiguous(), offsets.contiguous(), weights.contiguous()
     mixed = torch.empty_like(values)
-    grid = (triton.cdiv(tokens, _TOKENS), heads, batch)
+    sizes = _sizes(values, weights)
+    grid = (triton.cdiv(tokens, sizes["tile"]), heads, batch)
     with torch.cuda.device_of(values):
-        _forward_kernel[grid](values, offsets, weights, mixed, tokens, height, width, **_sizes(values, weights))
+        _forward_kernel[grid](values, offsets, weights, mixed, tokens, height, width, **sizes)
     return mixed
 
 
@@ -126,12 +129,12 @@ def _backward(
     values, offsets, weights, grad = (part.contiguous() for part in (values, offsets, weights, grad))
     grad_values = torch.zeros(values.shape, dtype=torch.float32, device=values.device)
     grad_offsets, grad_weights = torch.empty_like(offsets), torch.empty_like(weights)
-    grid = (triton.cdiv(tokens, _TOKENS), heads, batch)
+    sizes = _sizes(values, weights)
+    grid = (triton.cdiv(tokens, sizes["tile"]), heads, batch)
     with torch.cuda.device_of(values):
         _backward_kernel[grid](
-            values, offsets, weights, grad, grad_values, grad_offsets, grad_weights, tokens, height, width,
-            **_sizes(values, weights),
-        )  # fmt: skip
+            values, offsets, weights, grad, grad_values, grad_offsets, grad_weights, tokens, height, width, **sizes
+        )
     return grad_values.to(values.dtype), grad_offsets, grad_weights
 
 
