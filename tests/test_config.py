@@ -118,10 +118,13 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
     ("make", "message"),
     [
         (lambda: ModelConfig(dim=30), "model.dim is 30; expected a positive multiple of 4"),
-        (lambda: ModelConfig(dim=36), "model.dim is 36 and encoder.heads is 8; heads must divide dim"),
+        (lambda: ModelConfig(dim=36), "model.dim is 36 and model.encoder.heads is 8; heads must divide dim"),
         (lambda: ModelConfig(mixer="conv"), "model.mixer is 'conv'; expected one of 'transformer', 'residual'"),
         (lambda: EncoderConfig(layers=0), "encoder.layers is 0; expected at least 1"),
-        (lambda: EncoderConfig(dropout=1.0), "encoder.dropout is 1.0; expected a probability"),
+        (
+            lambda: EncoderConfig(dropout=1.0),
+            "model.encoder.dropout is 1.0; expected a number from 0 up to, but not including, 1",
+        ),
         (lambda: EncoderConfig(cross="both"), "encoder.cross is 'both'; expected one of 'none', 'vanilla'"),
         (lambda: SamplingConfig(tokens_per_shot=1), "sampling.tokens_per_shot is 1; expected at least 2"),
         (lambda: SamplingConfig(training_scale=(2.0, 1.0)), "sampling.training_scale is .* LOW <= HIGH"),
@@ -139,18 +142,18 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
         ),
         (lambda: PriorConfig(temperature=0.0), "prior.temperature is 0.0; expected a positive number"),
         (lambda: PriorConfig(temperature=math.inf), "prior.temperature is inf"),
-        (lambda: OptimizerConfig(convolution_rate=-1.0), "optimizer.convolution_rate is -1.0; expected zero or a positive"),
-        (lambda: OptimizerConfig(clip=math.nan), "optimizer.clip is nan; expected zero or a positive number"),
+        (lambda: OptimizerConfig(convolution_rate=-1.0), "optimizer.convolution_rate is -1.0; expected 0 to 1,000,000"),
+        (lambda: OptimizerConfig(clip=math.nan), "optimizer.clip is nan; expected 0 to 1,000,000"),
         (lambda: OptimizerConfig(convolutions="adam"), "optimizer.convolutions is 'adam'; expected one of 'sgd', 'adamw'"),
         (lambda: OptimizerConfig(decay="step"), "optimizer.decay is 'step'; expected one of 'poly', 'cosine'"),
         (lambda: OptimizerConfig(warm_up=1.0), "optimizer.warm_up is 1.0; expected"),
         (lambda: OptimizerConfig(average=1.5), "optimizer.average is 1.5; expected"),
         (lambda: OptimizerConfig(momentum=1.0), "optimizer.momentum is 1.0; expected"),
-        (lambda: TrainingConfig(episodes=0), "training.episodes is 0; expected at least 1"),
-        (lambda: TrainingConfig(batch=0), "training.batch is 0; expected at least 1"),
-        (lambda: TrainingConfig(shots=0), "training.shots is 0; expected at least 1"),
-        (lambda: TrainingConfig(hold_out=-1), "training.hold_out is -1; expected zero or a positive number"),
-        (lambda: TrainingConfig(seed=-1), "training.seed is -1; expected zero or a positive number"),
+        (lambda: TrainingConfig(episodes=0), "training.episodes is 0; expected 1 to 1,000,000,000,000"),
+        (lambda: TrainingConfig(batch=0), "training.batch is 0; expected 1 to 65,536"),
+        (lambda: TrainingConfig(shots=0), "training.shots is 0; expected 1 to 65,536"),
+        (lambda: TrainingConfig(hold_out=-1), "training.hold_out is -1; expected 0 to 2,147,483,647"),
+        (lambda: TrainingConfig(seed=-1), "training.seed is -1; expected 0 to 2,147,483,647"),
         (lambda: TrainingConfig(seed=2**31), "training.seed is 2147483648"),
         (lambda: TrainingConfig(latent_unsure=1.0), "training.latent_unsure is 1.0; expected a share from 0 up to"),
         (lambda: TrainingConfig(latent_unsure=-0.1), "training.latent_unsure is -0.1"),
@@ -168,7 +171,7 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
         (lambda: InputConfig(fill=256), "input.fill is 256; expected a grey value from 0 to 255"),
         (lambda: InputConfig(fill=-1), "input.fill is -1"),
         (lambda: InputConfig(fit="crop"), "input.fit is 'crop'; expected one of 'pad', 'squash'"),
-        (lambda: AugmentationConfig(size=0), "augmentation.size is 0; expected at least 8 pixels"),
+        (lambda: AugmentationConfig(size=0), "training.augmentation.size is 0; expected 8 to 16,384 pixels"),
         (lambda: AugmentationConfig(scale=(1.1, 0.9)), r"augmentation.scale is \(1.1, 0.9\); expected a range LOW <= HIGH"),
         (lambda: AugmentationConfig(scale=(0.0, 1.0)), r"augmentation.scale is \(0.0, 1.0\)"),
         (lambda: AugmentationConfig(scale=(math.nan, 1.0)), r"augmentation.scale is \(nan, 1.0\)"),
@@ -376,18 +379,30 @@ def test_settings_that_only_fit_together_may_be_given_together():
         parse(Config, PAPER, {"training.batch": "9", "training.rotate": "true"}).training.groups  # noqa: B018
 
 
+NUMBERS = [name for name, default, _ in config.settings(Config) if type(default) in (int, float)]
+
+
+@pytest.mark.parametrize("name", sorted(set(NUMBERS) - {"model.sampling.seed"}))  # any will do
+def test_a_number_that_cannot_be_is_refused_by_the_name_that_an_option_has(name):
+    with pytest.raises(ConfigError, match=f"^{name} is -"):
+        parse(Config, PAPER, {name: "-1000000000"})
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
         ("optimizer.clip", "one", "optimizer.clip is 'one'; expected a number"),
         ("optimizer.clip", "", "optimizer.clip is ''; expected a number"),
         ("optimizer.clip", "none", "optimizer.clip is 'none'; expected a number"),
-        ("optimizer.clip", "-1", "optimizer.clip is -1.0; expected zero or a positive number"),
-        ("optimizer.clip", "nan", "optimizer.clip is nan; expected zero or a positive number"),
+        ("optimizer.clip", "-1", "optimizer.clip is -1.0; expected 0 to 1,000,000"),
+        ("optimizer.clip", "nan", "optimizer.clip is nan; expected 0 to 1,000,000"),
         ("training.batch", "4.5", "training.batch is '4.5'; expected a whole number"),
         ("training.batch", "nan", "training.batch is 'nan'; expected a whole number"),
         ("training.batch", "inf", "training.batch is 'inf'; expected a whole number"),
-        ("training.batch", "0", "training.batch is 0; expected at least 1"),
+        ("training.batch", "0", "training.batch is 0; expected 1 to 65,536"),
+        ("training.batch", "10000000000", "training.batch is 10000000000; expected 1 to 65,536"),
+        ("training.seed", "9007199254740993", "training.seed is 9007199254740993; expected 0 to 2,147,483,647"),
+        ("optimizer.transformer_rate", "1e38", r"optimizer.transformer_rate is 1e\+38; expected 0 to 1,000,000"),
         ("training.augmentation.longest", "half", "training.augmentation.longest is 'half'; expected a number"),
         ("training.augmentation.scale", "1", "augmentation.scale is '1'; expected 2 values with commas between them"),
         ("training.augmentation.scale", "1,2,3", "augmentation.scale is '1,2,3'; expected 2 values"),

@@ -51,7 +51,7 @@ def _described(kind: Any) -> str:
 
 
 def _require_fraction(name: str, value: float) -> None:
-    _require(0 <= value < 1, name, value, "a probability from 0 up to but not including 1")
+    _require(0 <= value < 1, name, value, "a number from 0 up to, but not including, 1")
 
 
 @dataclass(frozen=True)
@@ -72,17 +72,21 @@ class BackboneConfig:
     tuned: bool = setting(False, "ours: the singular values of its convolutions learn, all else of it stays frozen")
 
     def __post_init__(self) -> None:
-        _require(bool(self.name), "backbone.name", self.name, "the name of a timm network, such as 'resnet50'")
+        _require(bool(self.name), "model.backbone.name", self.name, "the name of a timm network, such as 'resnet50'")
         if self.taps is not None:
             ordered = len(self.taps) == 3 and 0 <= self.taps[0] < self.taps[1] < self.taps[2]
-            _require(ordered, "backbone.taps", self.taps, "three increasing feature levels, such as (2, 3, 4)")
+            _require(ordered, "model.backbone.taps", self.taps, "three increasing feature levels, such as (2, 3, 4)")
         for name in ("mean", "std"):
             value = getattr(self, name)
-            _require(value is None or len(value) == 3, f"backbone.{name}", value, "three numbers, for red, green and blue")
-        _require(-32 <= (self.offset or 0) <= 32, "backbone.offset", self.offset, "-32 to 32 pixels")
+            _require(
+                value is None or len(value) == 3, f"model.backbone.{name}", value, "three numbers, for red, green and blue"
+            )
+        _require(-32 <= (self.offset or 0) <= 32, "model.backbone.offset", self.offset, "-32 to 32 pixels")
         for name in ("std", "scale"):
             value = getattr(self, name)
-            _require(value is None or (len(value) == 3 and min(value) > 0), f"backbone.{name}", value, "three positive numbers")
+            _require(
+                value is None or (len(value) == 3 and min(value) > 0), f"model.backbone.{name}", value, "three positive numbers"
+            )
 
 
 @dataclass(frozen=True)
@@ -97,10 +101,10 @@ class SamplingConfig:
     seed: int = setting(0, "which tokens are drawn where the caller brings no seeds, as at inference")
 
     def __post_init__(self) -> None:
-        _require(self.tokens_per_shot >= 2, "sampling.tokens_per_shot", self.tokens_per_shot, "at least 2")
+        _require(self.tokens_per_shot >= 2, "model.sampling.tokens_per_shot", self.tokens_per_shot, "at least 2")
         for name in ("training_scale", "training_scale_many"):
             low, high = getattr(self, name)
-            _require(0 < low <= high < math.inf, f"sampling.{name}", (low, high), "a range LOW <= HIGH above 0")
+            _require(0 < low <= high < math.inf, f"model.sampling.{name}", (low, high), "a range LOW <= HIGH above 0")
 
     def training_tokens(self, position: float, shots: int = 1, multiple: int = 64) -> int:
         """N_s per shot for one training step.
@@ -128,9 +132,9 @@ class PriorConfig:
 
     def __post_init__(self) -> None:
         for level in self.votes:
-            _require_choice("prior.votes", level, Level)
-        _require(len(set(self.votes)) == len(self.votes), "prior.votes", self.votes, "each level once")
-        _require(0 < self.temperature < math.inf, "prior.temperature", self.temperature, "a positive number")
+            _require_choice("model.prior.votes", level, Level)
+        _require(len(set(self.votes)) == len(self.votes), "model.prior.votes", self.votes, "each level once")
+        _require(0 < self.temperature < math.inf, "model.prior.temperature", self.temperature, "a positive number")
 
 
 @dataclass(frozen=True)
@@ -151,14 +155,14 @@ class EncoderConfig:
     flag_dropout: float = setting(0.0, "release: in training this share of the inconsistent tokens is let through")
 
     def __post_init__(self) -> None:
-        _require(self.layers >= 1, "encoder.layers", self.layers, "at least 1")
-        _require(self.heads >= 1, "encoder.heads", self.heads, "at least 1")
-        _require(self.points >= 1, "encoder.points", self.points, "at least 1")
-        _require(0 < self.mlp_ratio < math.inf, "encoder.mlp_ratio", self.mlp_ratio, "a positive number")
-        _require_fraction("encoder.dropout", self.dropout)
-        _require_fraction("encoder.flag_dropout", self.flag_dropout)
-        _require_choice("encoder.cross", self.cross, Cross)
-        _require_choice("encoder.matching", self.matching, Matching)
+        _require(self.layers >= 1, "model.encoder.layers", self.layers, "at least 1")
+        _require(self.heads >= 1, "model.encoder.heads", self.heads, "at least 1")
+        _require(self.points >= 1, "model.encoder.points", self.points, "at least 1")
+        _require(0 < self.mlp_ratio < math.inf, "model.encoder.mlp_ratio", self.mlp_ratio, "a positive number")
+        _require_fraction("model.encoder.dropout", self.dropout)
+        _require_fraction("model.encoder.flag_dropout", self.flag_dropout)
+        _require_choice("model.encoder.cross", self.cross, Cross)
+        _require_choice("model.encoder.matching", self.matching, Matching)
 
 
 @dataclass(frozen=True)
@@ -169,7 +173,7 @@ class HeadConfig:
     dropout: float = setting(0.0, "release: Dropout2d before the last convolution")
 
     def __post_init__(self) -> None:
-        _require_fraction("head.dropout", self.dropout)
+        _require_fraction("model.head.dropout", self.dropout)
 
 
 @dataclass(frozen=True)
@@ -205,7 +209,7 @@ class ModelConfig:
         _require_fraction("model.reduction_dropout", self.reduction_dropout)
         _require(0 <= self.familiar <= 250, "model.familiar", self.familiar, "0 to 250 classes")
         if self.dim % self.encoder.heads:
-            raise ConfigError(f"model.dim is {self.dim} and encoder.heads is {self.encoder.heads}; heads must divide dim")
+            raise ConfigError(f"model.dim is {self.dim} and model.encoder.heads is {self.encoder.heads}; heads must divide dim")
 
 
 @dataclass(frozen=True)
@@ -244,7 +248,7 @@ class OptimizerConfig:
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, float | int) and not isinstance(value, bool):
-                _require(0 <= value < math.inf, f"optimizer.{item.name}", value, "zero or a positive number")
+                _require(0 <= value <= 1e6, f"optimizer.{item.name}", value, "0 to 1,000,000")
         _require_choice("optimizer.convolutions", self.convolutions, Convolutions)
         _require_choice("optimizer.decay", self.decay, Decay)
         for name in ("warm_up", "average", "momentum"):
@@ -256,22 +260,27 @@ class AugmentationConfig:
     """What changes an image at random in training, and its mask with it."""
 
     size: int = setting(473, "height and width of the crop")
-    scale: tuple[float, float] = setting((0.9, 1.1), "release: range of the random scale (on COCO 0.8 to 1.25)")
+    scale: tuple[float, float] = setting((0.9, 1.1), "range of the random scale, as in the release (0.8 to 1.25 on COCO)")
     rotation: float = setting(10.0, "largest rotation, in degrees, to either side")
-    blur: float = setting(0.5, "release: probability of a slight blur")
-    flip: float = setting(0.5, "release: probability of a left-right flip")
+    blur: float = setting(0.5, "probability of a slight blur, as in the release")
+    flip: float = setting(0.5, "probability of a left-right flip, as in the release")
     colour: float = setting(0.0, "ours: brightness, contrast and saturation change by up to this share")
     longest: int | None = setting(None, "first make larger images so small that their longest side has this many pixels")
 
     def __post_init__(self) -> None:
-        _require(self.size >= 8, "augmentation.size", self.size, "at least 8 pixels")
+        _require(8 <= self.size <= 2**14, "training.augmentation.size", self.size, "8 to 16,384 pixels")
         low, high = self.scale
-        _require(0 < low <= high < math.inf, "augmentation.scale", self.scale, "a range LOW <= HIGH above 0")
-        _require(0 <= self.rotation <= 180, "augmentation.rotation", self.rotation, "0 to 180 degrees")
+        _require(0 < low <= high < math.inf, "training.augmentation.scale", self.scale, "a range LOW <= HIGH above 0")
+        _require(0 <= self.rotation <= 180, "training.augmentation.rotation", self.rotation, "0 to 180 degrees")
         for name in ("blur", "flip"):
-            _require(0 <= getattr(self, name) <= 1, f"augmentation.{name}", getattr(self, name), "a probability")
-        _require(0 <= self.colour < 1, "augmentation.colour", self.colour, "a share from 0 up to but not including 1")
-        _require(self.longest is None or self.longest >= 8, "augmentation.longest", self.longest, "at least 8 pixels, or none")
+            _require(0 <= getattr(self, name) <= 1, f"training.augmentation.{name}", getattr(self, name), "a probability")
+        _require(0 <= self.colour < 1, "training.augmentation.colour", self.colour, "a share from 0 up to but not including 1")
+        _require(
+            self.longest is None or self.longest >= 8,
+            "training.augmentation.longest",
+            self.longest,
+            "at least 8 pixels, or none",
+        )
 
 
 @dataclass(frozen=True)
@@ -298,14 +307,15 @@ class TrainingConfig:
     augmentation: AugmentationConfig = AugmentationConfig()
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "batch", "shots"):
-            _require(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "at least 1")
+        for name, most in (("episodes", 10**12), ("batch", 2**16), ("shots", 2**16)):
+            value = getattr(self, name)
+            _require(1 <= value <= most, f"training.{name}", value, f"1 to {most:,}")
         _require_fraction("training.latent_share", self.latent_share)
         unsure = self.latent_unsure
         _require(0 <= unsure < 1, "training.latent_unsure", unsure, "a share from 0 up to but not including 1")
         _require(0 <= self.latent_classes <= 254, "training.latent_classes", self.latent_classes, "0 to 254")
         for name in ("hold_out", "seed"):
-            _require(0 <= getattr(self, name) < 2**31, f"training.{name}", getattr(self, name), "zero or a positive number")
+            _require(0 <= getattr(self, name) < 2**31, f"training.{name}", getattr(self, name), "0 to 2,147,483,647")
         _require_choice("training.order", self.order, Order)
 
     @property
@@ -593,14 +603,21 @@ def _parsed(kind: Any, text: str, name: str) -> Any:
                 raise ConfigError(f"{name} is {text!r}; expected true or false")
             return text.lower() in ("true", "yes", "on", "1")
         if option in (int, float):
-            try:
-                number = float(text.replace("_", ""))
-            except ValueError as error:
-                raise ConfigError(f"{name} is {text!r}; expected a number") from error
-            if option is int and not number.is_integer():
-                raise ConfigError(f"{name} is {text!r}; expected a whole number")
-            return int(number) if option is int else number
+            return _number(option, text, name)
     return text
+
+
+def _number(kind: type[int] | type[float], text: str, name: str) -> float:
+    plain = text.replace("_", "")
+    if kind is int and plain.removeprefix("-").isdecimal():
+        return int(plain)  # as it is: large ones would lose digits on the way through a float
+    try:
+        number = float(plain)
+    except ValueError as error:
+        raise ConfigError(f"{name} is {text!r}; expected a number") from error
+    if kind is int and not number.is_integer():  # 2e4 is one
+        raise ConfigError(f"{name} is {text!r}; expected a whole number")
+    return int(number) if kind is int else number
 
 
 def shown(value: Any) -> str:

@@ -415,7 +415,7 @@ BAD = [
     (("--training.augmentation.size", "3"), ("augmentation.size is 3",)),
     (("--optimizer.clip", "nan"), ("optimizer.clip is nan",)),
     (("--optimizer.average", "1"), ("optimizer.average is 1.0",)),
-    (("--model.encoder.heads", "3"), ("model.dim is 16 and encoder.heads is 3",)),
+    (("--model.encoder.heads", "3"), ("model.dim is 16 and model.encoder.heads is 3",)),
     (("--model.mixer", "blender"), ("mixer is 'blender'", "residual")),
     (("--data", "nowhere"), ("nowhere: no such folder",)),
     (("--kind", "cocoa"), ("kind is 'cocoa'",)),

@@ -90,7 +90,11 @@ with join("cpu") as world:
         said["resumed in another way"] = str(error)
 
     trainer = begun(of("stopped"), CONVOLUTIONS, world=world)
-    said["stopped"] = [session.run(trainer, stop=lambda: world.leads and trainer.step >= 3), trainer.step]
+    session._ASKING = 1e9  # steps are never long
+    said["stopped"] = [session.run(trainer, stop=lambda: world.leads and trainer.step >= 4), trainer.step]
+    trainer = begun(of("stopped at once"), CONVOLUTIONS, world=world)
+    session._ASKING = 0  # all steps are long
+    said["stopped at once"] = [session.run(trainer, stop=lambda: world.leads and trainer.step >= 4), trainer.step]
 
     try:
         prepared(of("refused"), changed(SMALL, training={"batch": 3}), world=world)
@@ -260,11 +264,12 @@ def test_a_run_that_was_made_in_another_way_is_refused_by_all(both):
 
 
 def test_a_run_that_two_processes_began_is_stopped_in_both_and_resumed_by_one(both, alone):
-    """The first is asked at every second step here."""
+    """The first is asked at every second step here, or at every step where they take long."""
     out, said = both
-    assert [one["stopped"] for one in said] == [["stopped", 4], ["stopped", 4]]
+    assert [one["stopped"] for one in said] == [["stopped", 5], ["stopped", 5]]
+    assert [one["stopped at once"] for one in said] == [["stopped", 4], ["stopped", 4]]
     trainer = resumed(out / "stopped", CONVOLUTIONS)
-    assert trainer.step == 4
+    assert trainer.step == 5
     go(trainer)
     assert_close(state_of(out / "stopped"), state_of(alone[0] / "convolutions"), 1e-6)
 
@@ -277,11 +282,11 @@ def test_a_step_that_the_processes_cannot_share_is_refused_by_both(both):
         assert "2 processes times 4 accumulated parts" in one["refused parts"]
 
 
-def test_a_loss_that_is_no_number_in_one_process_ends_both_before_anything_is_saved(both):
+def test_a_loss_that_is_no_number_in_one_process_ends_both_before_anything_of_it_is_saved(both):
     out, said = both
     assert said[0]["infinite"] == said[1]["infinite"]
     assert said[0]["infinite"].startswith("TrainingError: the loss is inf at step 2, in episode 6 ")
-    assert not (out / "infinite" / "state.safetensors").exists()
+    assert RunFolder(out / "infinite").load_state()[1].step == 1
 
 
 def test_a_world_of_one_changes_nothing():

@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -268,9 +269,13 @@ def test_a_folder_with_any_file_of_a_run_has_begun(name, folder):
     assert folder.begun
 
 
+ABOUT = {"config": {}, "data": {}, "sessions": []}
+
+
 def test_clearing_removes_what_a_run_left(folder):
     for name in OWN:
         folder.write(name, b"of a run")
+    folder.write_config(ABOUT)
     folder.clear()
     assert not [path for path in folder.path.rglob("*") if path.is_file()]
     assert not folder.begun
@@ -280,8 +285,51 @@ def test_clearing_removes_what_a_run_left(folder):
 def test_clearing_leaves_what_the_user_put_there(folder):
     for name in (*OWN, *MINE):
         folder.write(name, b"something")
+    folder.write_config(ABOUT)
     folder.clear()
     assert {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()} == set(MINE)
+
+
+@pytest.mark.parametrize("config", [None, b'{"my": "settings"}', b"not JSON"], ids=["none", "another's", "damaged"])
+def test_files_that_may_be_somebody_elses_are_not_cleared(config, folder):
+    folder.write(BEST, b"mine")
+    if config is not None:
+        folder.write(CONFIG, config)
+    with pytest.raises(ConfigError, match=r"best\.safetensors, but no config\.json of a run.*choose another --output"):
+        folder.clear()
+    assert (folder.path / BEST).read_bytes() == b"mine"
+
+
+def test_what_was_half_written_when_a_run_was_killed_is_removed_and_nothing_else(folder):
+    drafts = [f".{name}.{os.getpid()}.{threading.get_ident()}" for name in FILES]
+    others = (*OWN, *MINE, ".last.safetensors", ".last.safetensors.old", ".mine.txt.12.34")
+    for name in (*drafts, *others):
+        folder.write(name, b"something")
+    folder.tidy()
+    assert {str(path.relative_to(folder.path)) for path in folder.path.rglob("*") if path.is_file()} == set(others)
+
+
+def test_a_draft_is_named_as_one_that_is_tidied_away(folder, monkeypatch):
+    def crash(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(os, "replace", crash)
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    for name in FILES:
+        with pytest.raises(SystemExit):
+            folder.write(name, b"half")
+    monkeypatch.undo()
+    assert len(list(folder.path.iterdir())) == len(FILES)
+    folder.tidy()
+    assert not list(folder.path.iterdir())
+
+
+def test_a_line_of_the_metrics_that_is_none_of_ours_is_left_out(folder):
+    folder.log({"step": 1})
+    with (folder.path / METRICS).open("a") as file:
+        file.write('[1]\n"two"\n{}\n')
+    folder.log({"step": 2})
+    assert folder.records() == [{"step": 1}, {"step": 2}]
 
 
 def test_what_dropout_drops_is_a_function_of_seed_and_step():

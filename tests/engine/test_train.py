@@ -36,7 +36,7 @@ from cyctr.data.pictures import ResidentStore, StreamingStore
 from cyctr.data.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.engine import session
 from cyctr.engine.folder import BEST as BEST_FILE
-from cyctr.engine.folder import CURVES, LAST, STATE, RunFolder
+from cyctr.engine.folder import CURVES, LAST, STATE, RunFolder, Standing
 from cyctr.errors import CheckpointError, ConfigError, DataError, TrainingError
 from cyctr.losses import Losses
 from cyctr.weights import load_backbone
@@ -241,7 +241,7 @@ def test_a_run_that_is_killed_while_it_saves_is_resumed_to_the_same_bits(times, 
 def test_a_run_that_is_killed_before_its_last_validation_is_validated_when_it_is_resumed(tmp_path, whole):
     trainer = begun(tmp_path / "parts", HELD_OUT)
 
-    def kill():
+    def kill(stop):
         raise CrashError
 
     trainer.validate = kill
@@ -251,6 +251,83 @@ def test_a_run_that_is_killed_before_its_last_validation_is_validated_when_it_is
     assert (again.step, again.finished) == (STEPS, False)
     assert go(again) == "finished"
     assert_same_run(tmp_path / "parts", whole(HELD_OUT))
+
+
+@pytest.mark.parametrize("every", [0, 8], ids=["the last", "one on the way"])
+def test_a_validation_is_broken_off_where_a_run_shall_stop_and_done_when_it_is_resumed(every, tmp_path):
+    options, asked = replace(QUIET, validate_every=every), []
+    trainer = begun(tmp_path / "parts", HELD_OUT, options)
+    method = trainer.method
+    trainer.method = lambda: asked.append("while it is validated") or method()
+    assert session.run(trainer, stop=lambda: bool(asked)) == "stopped"
+    done = every // HELD_OUT.training.batch or STEPS
+    assert RunFolder(tmp_path / "parts").load_state()[1] == Standing(done, 0, -1.0)
+    assert not [line for line in timeless(tmp_path / "parts") if "validation" in line]
+    again = resumed(tmp_path / "parts", HELD_OUT, options)
+    assert (again.step, again.finished) == (done, False)
+    assert go(again) == "finished"
+    trained(tmp_path / "whole", HELD_OUT, options)
+    assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_numbers_that_half_precision_spoiled_may_be_better_in_float32(tmp_path):
+    trainer = begun(tmp_path / "run", options=replace(QUIET, half=True))
+    broken(trainer, 1, 0)
+    with pytest.raises(TrainingError, match=r"--optimizer.clip 1, or with --precision float32$"):
+        go(trainer)
+    trainer = begun(tmp_path / "saved", options=replace(QUIET, half=True, save_minutes=0.0))
+    broken(trainer, 1, 0)
+    with pytest.raises(TrainingError, match="is whole: go on from there with --resume --precision float32, or begin anew"):
+        go(trainer)
+
+
+def test_a_network_whose_state_is_gone_is_not_trained_over(tmp_path):
+    trained(tmp_path / "run")
+    (tmp_path / "run" / STATE).unlink()
+    before = state(tmp_path / "run")
+    with pytest.raises(CheckpointError, match=r"state\.safetensors: is gone, so that the run cannot go on from where last"):
+        resumed(tmp_path / "run")
+    assert state(tmp_path / "run") == before
+
+
+def test_a_run_that_is_killed_between_its_first_state_and_its_first_network_goes_on(tmp_path, whole):
+    trainer = begun(tmp_path / "parts", options=replace(QUIET, save_minutes=0.0))
+
+    def kill(*_, **__):
+        raise CrashError
+
+    trainer.save = kill
+    with pytest.raises(CrashError):
+        go(trainer)
+    assert not (tmp_path / "parts" / LAST).exists()
+    again = resumed(tmp_path / "parts")
+    assert again.step == 1
+    go(again)
+    assert_same_run(tmp_path / "parts", whole())
+
+
+def test_a_state_of_a_network_of_another_width_is_refused(tmp_path):
+    go(begun(tmp_path / "run"), until=1)
+    config = tmp_path / "run" / "config.json"
+    about = json.loads(config.read_text())
+    about["config"]["model"]["dim"] = 2 * SMALL.model.dim
+    config.write_text(json.dumps(about))
+    with pytest.raises(CheckpointError, match=r"the saved 'weights\..*' has another shape \(.* there, .* in this network\)"):
+        resumed(tmp_path / "run", changed(SMALL, model={"dim": 2 * SMALL.model.dim}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("accumulate", value) for value in (0, -1, 1.5, True, "2", None)),
+        *(("save_minutes", value) for value in (-1, "a", float("nan"))),
+        *(("validation_episodes", -1), ("keep_every", -5), ("validate_every", 0.5), ("workers", 0)),
+        *(("max_minutes", float("nan")), ("half", "yes"), ("deterministic", None), ("compile", 1)),
+    ],
+)
+def test_an_option_that_cannot_be_is_refused_by_its_name(name, value):
+    with pytest.raises(ConfigError, match=rf"^{name} is .*; expected (a whole number|a number|True or False)"):
+        replace(QUIET, **{name: value})
 
 
 @pytest.mark.parametrize("config", [SMALL, HELD_OUT], ids=["watched", "validated"])
@@ -409,9 +486,9 @@ def scripted(trainer, scores):
     """Makes its validations score as given; tells the weights that each of them saw."""
     saw, validate, left = [], trainer.validate, list(scores)
 
-    def spy():
+    def spy(stop):
         saw.append({name: value.clone() for name, value in trainer.optimization.tested.items()})
-        return validate() | {"miou": left.pop(0)}
+        return validate(stop) | {"miou": left.pop(0)}
 
     trainer.validate = spy
     return saw
@@ -566,7 +643,7 @@ def test_a_loss_that_is_no_number_names_its_step_episode_class_and_images(config
     words = f"the loss is inf at step 2, in episode {number} ({trainer.dataset.classes[draw.category]}: {names})"
     with pytest.raises(TrainingError, match=re.escape(words)) as found:
         go(trainer)
-    assert all(remedy in str(found.value) for remedy in ("nothing was saved yet", "optimizer.clip", "float32"))
+    assert str(found.value).endswith("nothing was saved yet: begin anew, with --force, with lower rates or --optimizer.clip 1")
     assert not (tmp_path / "run" / STATE).exists()
 
 
@@ -594,7 +671,7 @@ def test_weights_that_are_no_numbers_are_not_saved(often, tmp_path):
     weight = next(iter(trainer.optimization.weights.values()))
     weight.register_hook(lambda gradient: calls.append(1) or (gradient * torch.nan if len(calls) == 3 else gradient))
     before = "nothing was saved yet" if trainer.options.validate_every else "what was saved before is whole"
-    with pytest.raises(TrainingError, match=rf"no numbers any more; {before}.*float32.*optimizer\.clip"):
+    with pytest.raises(TrainingError, match=rf"no longer finite; {before}: begin anew, .*optimizer\.clip"):
         go(trainer)
     assert trainer.step == 3
     for path in (tmp_path / "run").glob("*.safetensors"):

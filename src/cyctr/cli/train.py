@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from cyctr.engine.train import Trainer
 
 _PRESET = "best"
+_OF_THE_RUN = "with --resume the run's own"
 _WEIGHTS = "resnet50-keras"  # where the preset names none
 _TELL_STEPS, _TELL_SECONDS = 3, 10  # before the first line, and between lines, where there is no terminal for a bar
 _RECENT_STEPS = 100  # that say how long the others will take
@@ -52,7 +53,7 @@ def train(
         str | None,
         typer.Option(
             help=f"The recipe that --model.*, --optimizer.* ... change: {', '.join(PRESETS)}.",
-            show_default=f"{_PRESET}; with --resume the run's own",
+            show_default=f"{_PRESET}; {_OF_THE_RUN}",
         ),
     ] = None,
     weights: Annotated[
@@ -60,25 +61,42 @@ def train(
         typer.Option(help="Backbone: a name of `cyctr weights list`, or 'tiny'.", show_default=f"the preset's, or {_WEIGHTS}"),
     ] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
-    precision: Annotated[str, typer.Option(help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.")] = "auto",
+    precision: Annotated[
+        str | None,
+        typer.Option(help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.", show_default=f"auto; {_OF_THE_RUN}"),
+    ] = None,
     compiled: Annotated[str, typer.Option("--compile", help="auto, yes or no: auto compiles long runs on a GPU.")] = "auto",
     resident: Annotated[str, typer.Option(help="auto, yes or no: whether all images lie on the device.")] = "auto",
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads that read images otherwise.", show_default="one a core")
     ] = None,
-    accumulate: Annotated[int, typer.Option(min=1, help="Compute a step in this many parts, to take less memory.")] = 1,
-    deterministic: Annotated[bool, typer.Option("--deterministic", help="The same bits on a GPU too; slower.")] = False,
+    accumulate: Annotated[
+        int | None,
+        typer.Option(min=1, help="Compute a step in this many parts, to take less memory.", show_default=f"1; {_OF_THE_RUN}"),
+    ] = None,
+    deterministic: Annotated[
+        bool | None, typer.Option(help="The same bits on a GPU too; slower.", show_default=f"no; {_OF_THE_RUN}")
+    ] = None,
     max_minutes: Annotated[
         float,
         typer.Option(min=0, help="End after so long, with a checkpoint and a validation; reading the data does not count."),
     ] = math.inf,
     save_minutes: Annotated[float, typer.Option(min=0, help="How often the state for --resume is kept.")] = 2.0,
-    keep_every: Annotated[int, typer.Option(min=0, help="Keep a checkpoint for good each so many episodes; 0: none.")] = 0,
+    keep_every: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Keep a checkpoint for good after every so many episodes; 0: none.", show_default=f"0; {_OF_THE_RUN}"
+        ),
+    ] = None,
     validate_every: Annotated[
         int | None,
-        typer.Option(min=0, help="Episodes between validations; 0: at the end.", show_default="a tenth of the schedule"),
+        typer.Option(
+            min=0, help="Episodes between validations; 0: at the end.", show_default=f"a tenth of the schedule; {_OF_THE_RUN}"
+        ),
     ] = None,
-    validation_episodes: Annotated[int, typer.Option(min=1, help="Episodes of each validation.")] = 200,
+    validation_episodes: Annotated[
+        int | None, typer.Option(min=1, help="Episodes of each validation.", show_default=f"200; {_OF_THE_RUN}")
+    ] = None,
     tensorboard: Annotated[bool, typer.Option(help="Also write events for TensorBoard, where it is installed.")] = True,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in OUTPUT, with its settings.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace the run in OUTPUT.")] = False,
@@ -94,7 +112,7 @@ def train(
     from cyctr.devices import choose_device
     from cyctr.engine.distributed import join
     from cyctr.engine.folder import RunFolder
-    from cyctr.engine.train import Options, Trainer
+    from cyctr.engine.train import Options, Trainer, kept_options
 
     folder = RunFolder(output)
     if resume and force:
@@ -106,19 +124,24 @@ def train(
         config = _config(preset, weights, changes, folder if resume else None, world)
         if not resume and not force and world.share(lambda: folder.begun):
             raise ConfigError(
-                f"{output}: holds a run already; go on with --resume, replace it with --force, or choose --output"
+                f"{output}: holds a run already; go on with --resume, replace it with --force, or choose another --output"
             )
+        usual = {"half": halves["auto"], "validate_every": config.training.episodes // 10}
+        kept = world.share(lambda: kept_options(folder.last_session(), chosen)) if resume else {}
+        given = {
+            "half": None if precision is None else _choice("--precision", precision, halves),
+            "accumulate": accumulate,
+            "deterministic": deterministic,
+            "keep_every": keep_every,
+            "validate_every": validate_every,
+            "validation_episodes": validation_episodes,
+        }
         run_options = Options(
-            half=_choice("--precision", precision, halves),
+            **{**usual, **kept, **{name: value for name, value in given.items() if value is not None}},
             compile=_yes_or_no("--compile", compiled),
             resident=_yes_or_no("--resident", resident),
             workers=workers,
-            accumulate=accumulate,
-            deterministic=deterministic,
             save_minutes=save_minutes,
-            keep_every=keep_every,
-            validate_every=config.training.episodes // 10 if validate_every is None else validate_every,
-            validation_episodes=validation_episodes,
             max_minutes=max_minutes,
             tensorboard=tensorboard,
         )
@@ -132,14 +155,14 @@ def train(
         if chosen == torch.device("cuda"):
             chosen = torch.device("cuda", world.local)
         works = ("reading the data", "looking for latent classes")
-        with options.progress_bars(*works) as (progress, mining), _memory(config, accumulate):
+        with options.progress_bars(*works) as (progress, mining), _memory(config, run_options.accumulate):
             trainer = Trainer(config, opened, number, folder, chosen, run_options, world, progress, resume, mining=mining)
         if world.leads and force:
             folder.clear()
         trainer.begin()
         if world.leads:
             _introduce(trainer, resume)
-        with _memory(config, accumulate), _signals(folder if world.leads else None) as asked:
+        with _memory(config, run_options.accumulate), _signals(folder if world.leads else None) as asked:
             outcome = _run(trainer, asked)
     if world.leads:
         _conclude(trainer, outcome, dataset)
@@ -210,6 +233,8 @@ def _introduce(trainer: "Trainer", resume: bool) -> None:
         print("all episodes are done: nothing is left to resume, and nothing changes")
     elif trainer.step:
         print(f"going on after {counted(trainer.step * training.batch, 'episode')}")
+        if trainer.changed:
+            print(f"note: until now {'; '.join(trainer.changed)}: the network will be another than without that change")
     elif resume:
         print("nothing was saved before the run ended: it begins anew")
     sys.stdout.flush()  # before the first line of the other stream
@@ -345,14 +370,18 @@ def _signals(folder: "RunFolder | None") -> Iterator[list[int]]:
 
 @contextmanager
 def _memory(config: "Config", accumulate: int) -> Iterator[None]:
-    """Says what to lower when the GPU's memory does not suffice."""
-    import torch
-
+    """Says what to lower when the memory, of a GPU or of this machine, does not suffice."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except (MemoryError, RuntimeError) as error:
+        import torch
+
+        on_gpu = isinstance(error, torch.OutOfMemoryError)
+        if isinstance(error, RuntimeError) and not on_gpu and "DefaultCPUAllocator" not in str(error):
+            raise
+        whose, together = "the GPU's" if on_gpu else "this machine's", config.training.batch // accumulate
         raise ConfigError(
-            f"the GPU's memory does not suffice for {config.training.batch // accumulate} episodes at a time; raise "
-            f"--accumulate (now {accumulate}), lower --training.batch (now {config.training.batch}) or "
-            "--training.augmentation.size, or use --resident no"
+            f"{whose} memory does not suffice for {together} episodes at a time; raise --accumulate (now {accumulate}), lower "
+            f"--training.batch (now {config.training.batch}) or --training.augmentation.size (now "
+            f"{config.training.augmentation.size}), or use --resident no"
         ) from error

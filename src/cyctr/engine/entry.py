@@ -14,7 +14,7 @@ from cyctr.engine import session
 from cyctr.engine.folder import LAST, RunFolder
 from cyctr.engine.methods import with_weights
 from cyctr.engine.session import OnRecord
-from cyctr.engine.train import Options, Trainer
+from cyctr.engine.train import Options, Trainer, kept_options
 from cyctr.errors import ConfigError
 from cyctr.storage import alone
 
@@ -44,11 +44,16 @@ def train(
         device: "auto", "cpu", "cuda" or "cuda:N".
         resume: go on with the run in the folder, on the same data and fold.
         on_record: told of each line of the metrics.
-        **options: fields of `cyctr.engine.train.Options`; `half` is true on a GPU unless it is given.
+        **options: fields of `cyctr.engine.train.Options`; `half` is true on a GPU unless it is given, and a run that is resumed
+            keeps what changes its bits, or how it is validated.
+
+    Where it is interrupted, what was last saved stays, and `resume=True` goes on from there.
     """
     known = [field.name for field in fields(Options)]
     if unknown := sorted(options.keys() - set(known)):
         raise ConfigError(f"{unknown[0]} is no option of a training run; expected one of {', '.join(known)}")
+    if isinstance(test_classes, str):
+        raise ConfigError(f"test_classes is {test_classes!r}; expected several names: [{test_classes!r}]")
     if fold == ALL and test_classes is not None:
         raise ConfigError("fold is 'all', which learns from every class, but test_classes keeps some; leave one of them out")
     folder, place = RunFolder(Path(output)), choose_device(device)
@@ -64,7 +69,8 @@ def train(
     else:
         data = open_dataset(Path(data), test_classes=test_classes)
     dataset, number = fold_to_learn(data, fold, kept=test_classes is not None)
-    made = Options(**{"half": place.type == "cuda", **options})
+    kept = kept_options(folder.last_session(), place) if resume else {}
+    made = Options(**{"half": place.type == "cuda", **kept, **options})
     with alone(folder.path / ".run.lock", folder.path):
         trainer = Trainer(config, dataset, number, folder, place, made, resume=resume)
         trainer.begin()

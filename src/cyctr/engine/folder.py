@@ -30,6 +30,7 @@ from cyctr.storage import write_atomically
 STATE, LAST, BEST, CURVES = "state.safetensors", "last.safetensors", "best.safetensors", "curves.png"
 CONFIG, METRICS = "config.json", "metrics.jsonl"
 _NUMBERED = re.compile(r"at-\d{9}|regions-[0-9a-f]{12}")
+_DRAFT = re.compile(r"\.(\w+|at-\d{9}|regions-[0-9a-f]{12})\.(json|jsonl|safetensors|png)\.\d+\.\d+")
 
 
 class Standing(NamedTuple):
@@ -63,9 +64,31 @@ class RunFolder:
         return os.path.exists(self.path / STATE)
 
     def clear(self) -> None:
-        """Removes what an earlier run left, and nothing else."""
+        """Removes what an earlier run left, and nothing else.
+
+        Raises:
+            ConfigError: there are files of such names, and nothing says that they are a run's.
+        """
+        if self.begun and not self._is_ours():
+            raise ConfigError(
+                f"{self.path}: has {', '.join(path.name for path in self._own())}, but no {CONFIG} of a run, so they may be "
+                "somebody else's; move them away, or choose another --output"
+            )
         for file in (*self._own(), *self.path.glob("tensorboard/events.out.tfevents.*")):
             file.unlink()
+
+    def tidy(self) -> None:
+        """Removes what a run that was killed while it saved has left half written. No other process may be writing here."""
+        for file in self.path.glob(".*"):
+            if _DRAFT.fullmatch(file.name):
+                file.unlink(missing_ok=True)
+
+    def _is_ours(self) -> bool:
+        """Whether the config that is here is that of a run."""
+        try:
+            return {"config", "data", "sessions"} <= self.read_config().keys()
+        except ConfigError:
+            return False
 
     def _own(self) -> list[Path]:
         """The files of a run that are there."""
@@ -100,7 +123,8 @@ class RunFolder:
                 raise ValueError(f"it is {found!r}")
             return found
         except FileNotFoundError as error:
-            raise ConfigError(f"{path}: no such file, so there is no run to resume; leave out --resume to begin one") from error
+            remedy = "restore it, or choose another --output" if self.begun else "leave out --resume to begin one"
+            raise ConfigError(f"{path}: no such file, so there is no run to resume; {remedy}") from error
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); restore it, or begin anew in another --output") from error
 
@@ -117,19 +141,33 @@ class RunFolder:
         found = self.read_config().get("data")
         return found if isinstance(found, dict) else {}
 
+    def last_session(self) -> dict[str, Any]:
+        """How the run was last gone on with; nothing where its file does not say."""
+        found = self.read_config().get("sessions")
+        return found[-1] if isinstance(found, list) and found and isinstance(found[-1], dict) else {}
+
     def save_state(self, tensors: Mapping[str, Tensor], standing: Standing) -> None:
         """Keeps all that a resumed run needs; what was kept before stays until this is whole."""
         self.write(STATE, pack(tensors, standing._asdict()))
 
     def load_state(self) -> tuple[dict[str, Tensor], Standing] | None:
-        """What `save_state` kept, or none where a run ended before it first did."""
+        """What `save_state` kept, or none where a run ended before it first did.
+
+        Raises:
+            CheckpointError: it is damaged, or it is gone, and going on would replace the network that was made with it.
+        """
         path = self.path / STATE
         if not path.exists():
+            if (self.path / LAST).exists():
+                raise CheckpointError(
+                    f"{path}: is gone, so that the run cannot go on from where {LAST} is; restore it, or begin anew in another "
+                    "--output, or here with --force"
+                )
             return None
         try:
             tensors, about = unpack(path)
             if about.keys() != set(Standing._fields):
-                raise ValueError(f"it tells {sorted(about)}, expected {sorted(Standing._fields)}")
+                raise ValueError(f"it has {sorted(about)}, expected {sorted(Standing._fields)}")
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{path}: not a whole state of a run ({error}); begin anew in another --output") from error
         return tensors, Standing(**about)
@@ -161,13 +199,15 @@ class RunFolder:
             raise self._unwritten(METRICS, error) from error
 
     def records(self) -> list[dict[str, Any]]:
-        """The metrics so far; a line that a crash cut short is left out."""
+        """The metrics so far; a line that a crash cut short, or that is none of ours, is left out."""
         path, found = self.path / METRICS, []
         for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
             try:
-                found.append(json.loads(line))
+                record = json.loads(line)
             except ValueError:
                 continue
+            if isinstance(record, dict) and "step" in record:
+                found.append(record)
         return found
 
     def forget_after(self, step: int, validated: int) -> None:

@@ -99,6 +99,9 @@ class Optimization:
             how = f"has {key!r}, which this network lacks" if key in saved else f"lacks {key!r}, which this network has"
             raise CheckpointError(f"the saved state {how}; resume with its own config")
         for key, target in targets.items():
+            if state[key].shape != target.shape:
+                shapes = f"{tuple(state[key].shape)} there, {tuple(target.shape)} in this network"
+                raise CheckpointError(f"the saved {key!r} has another shape ({shapes}); resume with its own config")
             target.copy_(state[key])
         for kind, optimizer in self._optimizers.items():
             known = dict(self._named(kind))

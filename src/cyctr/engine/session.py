@@ -18,6 +18,7 @@ from cyctr.visual.curves import draw_curves
 from cyctr.words import counted
 
 _LOG_STEPS = 20
+_ASKING = 1.0  # seconds after which several processes ask the first again whether to stop or save
 Outcome = Literal["finished", "time", "stopped"]
 OnRecord = Callable[[dict[str, Any]], None]
 """Told of each line of the metrics."""
@@ -57,6 +58,10 @@ def _deterministic(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+
+
+class _BrokenOff(Exception):  # noqa: N818 (nothing went wrong)
+    """Someone asked to stop while the network was validated."""
 
 
 class _Done(NamedTuple):
@@ -103,6 +108,7 @@ class _Session:
         self.pending: _Interval | None = None  # the one before
         self.interval = self.began
         self.idle = 0.0  # seconds of this interval that were not training
+        self.asked, self.ask_at = (trainer.step, self.began), trainer.step + 1  # when that was last done, and when it is again
         self.validate_at = self._every(trainer.options.validate_every)
         self.keep_at = self._every(trainer.options.keep_every)
         self.board = _board(trainer) if self.leads else None
@@ -121,9 +127,23 @@ class _Session:
             raise DataError(f"{error} (the state after {done} is saved: mend this, and go on with --resume)") from error
 
     def _train(self) -> Outcome:
+        self.trainer.model.train()
+        try:
+            outcome = self._learn()
+            self._save()
+            if outcome != "stopped":
+                self._validate()
+                self._save(last=True)  # knows the best
+        except _BrokenOff:
+            self._save()
+            outcome = "stopped"
+        if self.board is not None:
+            self.board.close()
+        return outcome
+
+    def _learn(self) -> Outcome:
+        """Does all steps that are left, or some of them."""
         trainer = self.trainer
-        trainer.model.train()
-        outcome: Outcome = "finished"
         self._do_what_is_due()  # a run that was stopped after a step has left that undone
         for step in self._steps():
             trainer.step = step + 1
@@ -133,18 +153,11 @@ class _Session:
                 break
             if trainer.step % _LOG_STEPS == 0:
                 self._log()
-            asked = self._asked()
+            asked = self._ask()
             if asked in ("stopped", "time"):
-                outcome = asked
-                break
+                return asked
             self._do_what_is_due(save=asked == "save")
-        self._save()
-        if outcome != "stopped":
-            self._validate()
-            self._save(last=True)  # knows the best
-        if self.board is not None:
-            self.board.close()
-        return outcome
+        return "finished"
 
     def _do_what_is_due(self, save: bool = False) -> None:
         """Validates, and keeps a checkpoint for good, after a step that asks for it."""
@@ -156,18 +169,23 @@ class _Session:
         elif save:
             self._save()
 
-    def _asked(self) -> Literal["stopped", "time", "save", ""]:
+    def _ask(self) -> Literal["stopped", "time", "save", ""]:
         """What the leading process wants to happen now, in all of them."""
-        trainer = self.trainer
-        if trainer.world.size > 1 and trainer.step % _LOG_STEPS:  # asking the others costs a message
+        trainer, world, now = self.trainer, self.trainer.world, time.perf_counter()
+        if trainer.step < self.ask_at:
             return ""
         wanted = (
             self.stop is not None and self.stop(),
-            time.perf_counter() - self.began > 60 * trainer.options.max_minutes,
-            time.perf_counter() - self.saved > 60 * trainer.options.save_minutes,
+            now - self.began > 60 * trainer.options.max_minutes,
+            now - self.saved > 60 * trainer.options.save_minutes,
         )
         first = wanted.index(True) if True in wanted else 3
-        return ("stopped", "time", "save", "")[int(trainer.world.agree(first))]
+        steps = 1
+        if world.size > 1:  # asking costs a message: not after each step where they are short
+            step, before = self.asked
+            steps = int(world.agree(min(_LOG_STEPS, max(1, int(_ASKING * (trainer.step - step) / (now - before))))))
+        self.asked, self.ask_at = (trainer.step, now), trainer.step + steps
+        return ("stopped", "time", "save", "")[int(world.agree(first))]
 
     def _steps(self) -> Iterator[int]:
         """Does step after step, and gives the number of each that is done."""
@@ -205,7 +223,7 @@ class _Session:
         self._report()
         if not self.trainer.optimization.finite:
             raise TrainingError(
-                f"a gradient has spoiled the weights by step {self.trainer.step}, and they are no numbers any more; "
+                f"a gradient has spoiled the weights by step {self.trainer.step}, and they are no longer finite; "
                 f"{self._remedy()}"
             )
 
@@ -249,26 +267,33 @@ class _Session:
         names = ", ".join(dataset.pool("train").keys[image] for image in (draw.query, *draw.supports))
         raise TrainingError(
             f"the loss is {float(each[process, part, place])} at step {step + 1}, in episode {number} "
-            f"({dataset.classes[draw.category]}: {names}); look at those images; {self._remedy()}"
+            f"({dataset.classes[draw.category]}: {names}); {self._remedy()}"
         )
 
     def _remedy(self) -> str:
         """What to do about numbers that are none."""
-        if self.trainer.saved:
-            before = "what was saved before is whole: go on from there with --precision float32, or begin anew"
-        else:
-            before = "nothing was saved yet: begin anew with --precision float32,"
-        return f"{before} with lower rates or with optimizer.clip"
+        anew = "begin anew, with --force, with lower rates or --optimizer.clip 1"
+        if not self.trainer.saved:
+            return f"nothing was saved yet: {anew}{', or with --precision float32' * self.trainer.options.half}"
+        onward = "go on from there with --resume --precision float32, or " * self.trainer.options.half
+        return f"what was saved before is whole: {onward}{anew}"
 
     def _validate(self) -> None:
-        """Scores the network, unless that was done after this step before the run was resumed."""
+        """Scores the network, unless that was done after this step before the run was resumed.
+
+        Raises:
+            _BrokenOff: someone has asked to stop meanwhile, so that it is still to be done.
+        """
         trainer = self.trainer
         if trainer.world.agree(trainer.validated) == trainer.step:
             return
         self._settle()
-        before = time.perf_counter()
+        before, found = time.perf_counter(), None
         if trainer.validation is not None:
-            found = trainer.validate()
+            found = trainer.validate(self.stop)
+        if trainer.world.agree(trainer.validation is not None and found is None):  # the others wait here
+            raise _BrokenOff
+        if found is not None:
             if found["split"] == "validation" and found["miou"] > trainer.best:
                 trainer.best = found["miou"]
                 trainer.save(BEST)
@@ -281,7 +306,6 @@ class _Session:
                 }
             )
         trainer.validated = trainer.step
-        trainer.world.agree(0.0)  # the others wait here
         self.idle += time.perf_counter() - before
 
     def _save(self, extra: str | None = None, last: bool = False) -> None:
@@ -290,16 +314,22 @@ class _Session:
         self._settle()
         before = time.perf_counter()
         if self.leads:
+            if not trainer.saved:
+                self._save_state()  # first, once: a network without a state is one whose state was lost
             if extra is not None:
                 trainer.save(extra)
             trainer.save(recognising=last)
-            standing = Standing(trainer.step, trainer.validated, trainer.best)
-            trainer.folder.save_state(trainer.optimization.state(), standing)
+            self._save_state()
             self._draw()
         trainer.world.agree(0.0)
         trainer.saved = True
         self.saved = time.perf_counter()
         self.idle += self.saved - before
+
+    def _save_state(self) -> None:
+        trainer = self.trainer
+        standing = Standing(trainer.step, trainer.validated, trainer.best)
+        trainer.folder.save_state(trainer.optimization.state(), standing)
 
     def _draw(self) -> None:
         drawn = draw_curves(self.trainer.folder.records())

@@ -5,7 +5,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -44,6 +44,16 @@ _WORTH_COMPILING = 20_000  # episodes: compiling takes half a minute
 _VALIDATION_SEED = 1_000_003  # not one that results are reported for
 _LATENT_IMAGES = 2000  # where latent classes are looked for
 _REMEMBERED = 0.3  # of the free memory: features of validation images
+_LEAST = {
+    "workers": 1,
+    "accumulate": 1,
+    "save_minutes": 0,
+    "keep_every": 0,
+    "validate_every": 0,
+    "validation_episodes": 0,
+    "max_minutes": 0,
+}
+_KEPT = ("accumulate", "deterministic", "keep_every", "validate_every", "validation_episodes")
 
 
 @dataclass(frozen=True)
@@ -77,6 +87,34 @@ class Options:
     validation_episodes: int = 200
     max_minutes: float = math.inf
     tensorboard: bool = True
+
+    def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            value, kind = getattr(self, name), int | float if name.endswith("minutes") else int
+            if value is None and name == "workers":
+                continue
+            if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
+                expected = "a number" if name.endswith("minutes") else "a whole number"
+                raise ConfigError(f"{name} is {value!r}; expected {expected}, at least {least}")
+        for name in ("half", "deterministic", "tensorboard", "compile", "resident"):
+            value, may_be_none = getattr(self, name), name in ("compile", "resident")
+            if not isinstance(value, bool) and not (value is None and may_be_none):
+                raise ConfigError(f"{name} is {value!r}; expected True or False{', or None' * may_be_none}")
+
+
+def kept_options(session: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Which fields of `Options` a resumed run has unless others are given: those of its last session, as it wrote them.
+
+    The others say how this session runs alone. An older run did not write all of them.
+    """
+    found = {name: session[name] for name in _KEPT if name in session}
+    if "precision" in session and str(session.get("device")).startswith(device.type):  # what suits one may not suit another
+        found["half"] = session["precision"] == "bfloat16"
+    return found
+
+
+class _Stop(Exception):  # noqa: N818 (nothing went wrong)
+    """A validation is not to be done to its end."""
 
 
 class Trainer:
@@ -176,10 +214,11 @@ class Trainer:
     def begin(self) -> None:
         """Says in the folder how the run is made, and that a session of it begins; a finished run is left as it is."""
         if self.world.leads and not self.finished:
+            self.folder.tidy()
+            self.folder.write_config({**self.about(), "sessions": [*self._sessions, self._session()]})  # first: it makes a run
+            self.folder.forget_after(self.step, self.validated)
             if self._new_regions is not None:
                 self.folder.save_regions(*self._new_regions)
-            self.folder.forget_after(self.step, self.validated)
-            self.folder.write_config({**self.about(), "sessions": [*self._sessions, self._session()]})
 
     def _session(self) -> dict[str, Any]:
         """What changes from session to session, and results at most by rounding."""
@@ -187,9 +226,19 @@ class Trainer:
             **environment(self.device),
             "precision": "bfloat16" if self.options.half else "float32",
             "compile": self._compiles(),
-            "accumulate": self.options.accumulate,
             "processes": self.world.size,
+            **{name: getattr(self.options, name) for name in _KEPT},
         }
+
+    @property
+    def changed(self) -> list[str]:
+        """What of the last session of a resumed run is otherwise now, so that the network will not be the same to the bit."""
+        if not self._sessions:
+            return []
+        now = self._session()
+        names = ("precision", "accumulate", "processes")
+        before = {name: self._sessions[-1].get(name, now[name]) for name in names}
+        return [f"{name} {before[name]}, now {now[name]}" for name in names if before[name] != now[name]]
 
     def _seconds(self) -> float:
         """How long the run in the folder has taken to get here."""
@@ -263,8 +312,8 @@ class Trainer:
         rows[: len(found)] = found
         return rows
 
-    def validate(self) -> dict[str, Any]:
-        """MIoU and FB-IoU of the weights to test, on classes that are not learned from."""
+    def validate(self, stop: Callable[[], bool] | None = None) -> dict[str, Any] | None:
+        """MIoU and FB-IoU of the weights to test, on classes that are not learned from; none where it was asked to stop."""
         assert self.validation is not None
         setting = Setting(self.fold, self.config.training.shots, _VALIDATION_SEED)
         results = Results({})
@@ -272,7 +321,17 @@ class Trainer:
         workers = 16 if self.device.type == "cuda" else 2
         batch = episodes_together(self.device, self.config.training.shots)
         episodes = self.options.validation_episodes
-        self.validation.run(self.method(), results, [setting], episodes, self.device, batch, workers, remember=remember)
+
+        def go_on(*_: object) -> None:
+            if stop is not None and stop():
+                raise _Stop
+
+        try:
+            self.validation.run(
+                self.method(), results, [setting], episodes, self.device, batch, workers, on_batch=go_on, remember=remember
+            )
+        except _Stop:
+            return None
         result = results.runs[setting].result()
         names = self.dataset.classes
         return {
