@@ -130,10 +130,12 @@ def save(figure: Figure | None, path: Path) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, help="of results: JSON files of experiments/run.py")
     parser.add_argument("--plots", type=Path, help="folder for the plots")
     given = parser.parse_args(arguments)
     runs = read(given.folder)
+    if not runs:
+        parser.error(f"{given.folder}: holds no results; expected JSON files of experiments/run.py")
     print(table(runs))
     if given.plots:
         given.plots.mkdir(parents=True, exist_ok=True)

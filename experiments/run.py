@@ -43,12 +43,14 @@ from cyctr.engine.evaluate import environment
 from cyctr.engine.folder import RunFolder
 from cyctr.engine.methods import NetworkMethod, along_edges, with_weights
 from cyctr.engine.train import Options, Trainer, with_held_out
+from cyctr.errors import CyctrError
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting
 from cyctr.model import cyctr as network_module
 from cyctr.model.sampling import Sample, sample_tokens
 from cyctr.storage import write_atomically
 from cyctr.types import Episode, Features, Prediction
+from cyctr.words import one_line
 
 _WATCHED = 300  # episodes of each point of a curve
 
@@ -394,18 +396,26 @@ def _curves(records: list[dict[str, Any]]) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("plan", type=Path, nargs="+")
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--output", type=Path, default=Path("runs/experiments"))
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("plan", type=Path, nargs="+", help="JSON files, as above")
+    parser.add_argument("--data", type=Path, required=True, help="folder of a dataset, or synthetic")
+    parser.add_argument("--output", type=Path, default=Path("runs/experiments"), help="folder for results and checkpoints")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no run that would end later")
     parser.add_argument("--only", default="", help="rows whose names begin so")
     given = parser.parse_args()
     began = time.perf_counter()
-    given.output.mkdir(parents=True, exist_ok=True)
-    laboratory = Laboratory(given.data, choose_device(given.device), given.output)
+    try:
+        planned = list(jobs(given.plan, given.only))
+        given.output.mkdir(parents=True, exist_ok=True)
+        laboratory = Laboratory(given.data, choose_device(given.device), given.output)
+    except (CyctrError, OSError) as error:
+        parser.error(one_line(error))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        parser.error(f"{', '.join(map(str, given.plan))}: not a plan ({type(error).__name__}: {error}); see --help")
+    if not planned:
+        parser.error(f"--only is {given.only!r}, and no row's name begins so")
     longest, failed = 0.0, False
-    for job in jobs(given.plan, given.only):
+    for job in planned:
         start = time.perf_counter()
         there, left = given.output / f"{job.title}.json", given.seconds - (start - began)
         try:
@@ -429,7 +439,8 @@ def main() -> None:
                     print(summary(laboratory.run(*job)), flush=True)
         except Exception as error:  # one row that fails does not cost the others
             failed = True
-            traceback.print_exc()
+            if not isinstance(error, CyctrError):
+                traceback.print_exc()
             print(f"{job.title}: {type(error).__name__}: {error}", flush=True)
         longest = max(longest, time.perf_counter() - start)
     if failed:

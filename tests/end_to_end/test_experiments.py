@@ -429,3 +429,45 @@ def test_networks_references_and_the_segmenter_are_scored_on_the_classes_of_a_da
 )
 def test_as_many_tasks_are_shown_as_are_asked_for_evenly(count, shown, places):
     assert script("gallery").spread(count, shown) == places
+
+
+@pytest.mark.parametrize(
+    ("plan", "options", "words"),
+    [
+        (None, (), "No such file"),
+        ("no JSON", (), "not a plan (JSONDecodeError"),
+        ('{"rows": {"one": {}}}', (), "not a plan (KeyError: 'folds'"),
+        ("[]", (), "not a plan"),
+        ('{"rows": {"one": {}}, "folds": [0]}', ("--only", "two"), "--only is 'two', and no row's name begins so"),
+        ('{"rows": {"one": {}}, "folds": [0]}', ("--data", "nowhere"), "nowhere"),
+        ('{"rows": {"one": {}}, "folds": [0]}', ("--device", "tpu"), "'tpu'"),
+    ],
+)
+def test_a_plan_that_cannot_be_followed_is_refused_in_a_line(plan, options, words, tmp_path, monkeypatch, capsys):
+    if plan is not None:
+        (tmp_path / "plan.json").write_text(plan)
+    given = [str(tmp_path / "plan.json"), "--data", "synthetic", "--output", str(tmp_path / "out"), *options]
+    monkeypatch.setattr(sys, "argv", ["run.py", *given])
+    with pytest.raises(SystemExit, match="2"):
+        script("run").main()
+    assert words in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_row_that_cannot_be_is_a_line_and_costs_no_other(tmp_path, monkeypatch, capsys):
+    plan = {"rows": {"bad": {"settings": {"training.batch": "0"}}, "worse": {"settings": {"model.dims": "1"}}}, "folds": [0]}
+    (tmp_path / "plan.json").write_text(json.dumps(plan))
+    monkeypatch.setattr(sys, "argv", ["run.py", str(tmp_path / "plan.json"), "--data", "synthetic", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match="1"):
+        script("run").main()
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
+        "bad-fold0: ConfigError: training.batch is 0; expected 1 to 65,536",
+        "worse-fold0: ConfigError: model.dims is not a setting; the nearest one is model.dim",
+    ]
+    assert "Traceback" not in captured.err
+
+
+def test_a_folder_without_results_is_no_empty_table(tmp_path, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        script("report").main([str(tmp_path)])
+    assert "holds no results" in capsys.readouterr().err

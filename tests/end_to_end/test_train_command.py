@@ -364,7 +364,7 @@ def test_settings_are_written_down_and_travel_with_the_network(train, tmp_path):
 
 
 BAD = [
-    (("--fold", "1", "--test-classes", "thing0"), ("fold is 1", "folds 0 to 0")),
+    (("--fold", "1", "--test-classes", "thing0"), ("fold is 1", "fold 0 alone")),
     (("--fold", "2", "--class-folds", "2"), ("fold is 2", "folds 0 to 1")),
     (
         ("--fold", "all", "--test-classes", "thing1"),
@@ -384,7 +384,7 @@ BAD = [
     (("--training.shots", "4", "--training.batch", "5"), ("class 'thing0' has 4 images", "a 4-shot episode needs 5")),
     (("--training.shots", "4"), ("a 4-shot episode needs 5", "ask for less", "cyctr data check")),
     (("--training.shots", "2"), ("training.batch is 4 and training.rotate makes 3", "a multiple of 3")),
-    (("--training.shots", "0"), ("training.shots is 0", "at least 1")),
+    (("--training.shots", "0"), ("training.shots is 0", "1 to 65,536")),
     (("--training.hold-out", "4"), ("training.hold_out is 4", "4 training classes: expected 0 to 3")),
     (("--training.hold-out", "-1"), ("training.hold_out is -1",)),
     (("--preset", "papre"), ("preset is 'papre'", "paper, released, best")),
@@ -405,7 +405,11 @@ BAD = [
     (("--training.batch", ""), ("training.batch is ''",)),
     (("--training.batch", "inf"), ("training.batch is 'inf'",)),
     (("--training.seed", "nan"), ("training.seed is 'nan'",)),
-    (("--training.batch", "0"), ("training.batch is 0", "at least 1")),
+    (("--training.batch", "0"), ("training.batch is 0", "1 to 65,536")),
+    (("--optimizer.transformer-rate", "1e38"), ("optimizer.transformer_rate is 1e+38", "0 to 1,000,000")),
+    (("--accumulate", "3"), ("do not share equally; change training.batch, or --accumulate (now 3)",)),
+    (("--output", ""), ("--output is empty",)),
+    (("--output=",), ("--output is empty",)),
     (("--training.batch", "3"), ("training.batch is 3", "a multiple of 2")),
     (("--training.episodes", "-5"), ("training.episodes is -5",)),
     (("--training.rotate", "perhaps"), ("training.rotate is 'perhaps'; expected true or false",)),
@@ -527,6 +531,45 @@ def test_a_run_is_resumed_with_its_own_settings_where_none_are_given(data, train
     )
     assert_well(train(*data, output="whole"))
     assert_same_network(tmp_path / "out", tmp_path / "whole")
+
+
+def test_a_run_is_resumed_with_what_else_changes_its_bits_and_files(train, run, things, tmp_path):
+    options = ("--accumulate", 2, "--keep-every", 8, "--validate-every", 8, "--training.hold-out", 2)
+    assert_well(train("--max-minutes", 0, *options))
+    resume = ("train", "--resume", "--data", things, "--output", tmp_path / "out")
+    output = assert_well(run(*resume))
+    assert "going on after 4 episodes" in output and "note:" not in output
+    assert_well(train(*options, output="whole"))
+    assert_same_network(tmp_path / "out", tmp_path / "whole")
+    name = "at-000000008.safetensors"
+    assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_what_will_change_the_bits_of_a_run_that_is_resumed_is_told(train, run, things, tmp_path):
+    assert_well(train("--max-minutes", 0, "--accumulate", 2))
+    resume = ("train", "--resume", "--data", things, "--output", tmp_path / "out")
+    output = assert_well(run(*resume, "--accumulate", 1, "--precision", "bfloat16"))
+    assert "note: until now precision float32, now bfloat16; accumulate 2, now 1: the network will be another" in output
+    sessions = json.loads((tmp_path / "out" / "config.json").read_text())["sessions"]
+    assert [session["accumulate"] for session in sessions] == [2, 1]
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")])
+def test_a_machine_whose_memory_does_not_suffice_is_told_what_to_lower(error, train, monkeypatch):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr("cyctr.engine.train.Trainer.losses", fail)
+    words = ("this machine's memory does not suffice for 4 episodes at a time", "--accumulate (now 1)", "size (now 65)")
+    assert_one_line(train(), *words)
+
+
+def test_files_that_may_be_somebody_elses_are_not_replaced(train, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "config.json").write_text('{"my": "settings"}')
+    before = state(tmp_path / "out")
+    assert_one_line(train("--force"), "out: has config.json, but no config.json of a run", "choose another --output")
+    assert state(tmp_path / "out") == before
 
 
 def test_a_setting_that_differs_from_those_of_the_run_is_named_alone(train, run, things, tmp_path):

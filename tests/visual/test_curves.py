@@ -32,7 +32,7 @@ def share_of(picture, colour):
 
 
 SCORE = (194, 65, 12)
-DICE = (185, 196, 208)
+DICE = (76, 120, 168)
 
 
 def test_a_plot_is_a_picture_of_a_fixed_size():

@@ -5,6 +5,8 @@ import os
 import sys
 import time
 import warnings
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +14,7 @@ import typer
 import cyctr
 from cyctr.cli import data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
 from cyctr.cli.options import ManyOptions, with_dashes
-from cyctr.errors import CyctrError
+from cyctr.errors import ConfigError, CyctrError
 from cyctr.words import one_line
 
 app = typer.Typer(
@@ -77,6 +79,12 @@ def _give_others_time() -> None:
         time.sleep(_MOMENT)
 
 
+def _refuse_nowhere(arguments: Sequence[str]) -> None:
+    """Raises ConfigError for an empty --output, as of a variable that is not set: to a path that is the folder one is in."""
+    if "--output=" in arguments or ("--output", "") in pairwise(arguments):
+        raise ConfigError("--output is empty; expected a path, or . for this folder")
+
+
 def main() -> None:
     """Runs the command line: one line and exit code 2 for anything the user can mend."""
     warnings.showwarning = _note
@@ -84,6 +92,7 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may be no text
     try:
+        _refuse_nowhere(sys.argv)
         sys.exit(app(standalone_mode=False))
     except CyctrError as error:
         _say(error, error)

@@ -66,9 +66,11 @@ def train(
         typer.Option(help="auto, float32 or bfloat16; auto is bfloat16 on a GPU.", show_default=f"auto; {_OF_THE_RUN}"),
     ] = None,
     compiled: Annotated[str, typer.Option("--compile", help="auto, yes or no: auto compiles long runs on a GPU.")] = "auto",
-    resident: Annotated[str, typer.Option(help="auto, yes or no: whether all images lie on the device.")] = "auto",
+    resident: Annotated[
+        str, typer.Option(help="auto, yes or no: keep all decoded images on the device; auto does where they fit.")
+    ] = "auto",
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads that read images otherwise.", show_default="one a core")
+        int | None, typer.Option(min=1, help="Threads that read images where they are not kept.", show_default="one per core")
     ] = None,
     accumulate: Annotated[
         int | None,

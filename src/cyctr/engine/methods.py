@@ -154,7 +154,10 @@ def backbone_of(weights: str) -> BackboneConfig:
         return BackboneConfig(CATALOGUE[weights].architecture, weights)
     if weights == "tiny":
         return BackboneConfig("tiny")
-    raise ConfigError(f"weights is {weights!r}; expected a name of `cyctr weights list`: {', '.join(CATALOGUE)}")
+    raise ConfigError(
+        f"weights is {weights!r}; expected a name of `cyctr weights list`: {', '.join(CATALOGUE)}, or tiny; "
+        "model.backbone.weights takes files"
+    )
 
 
 def with_weights(config: Config, weights: str) -> Config:

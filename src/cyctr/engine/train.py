@@ -249,6 +249,7 @@ class Trainer:
         found = self.world.share(self.folder.read_config)
         there = {"config": _with_defaults(found.get("config")), "data": found.get("data")}
         differing = differences(there, _plain(self.about()))
+        differing = ["images or masks have changed" if text.startswith("data.index_sha256") else text for text in differing]
         if differing:
             raise ConfigError(
                 f"the run in {self.folder.path} was made with other settings (there / here: {'; '.join(differing)}); "

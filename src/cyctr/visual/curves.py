@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 _FEW = 20  # points that are marked
-_INK, _LOSS, _AUXILIARY, _SCORE = "#333333", "#b9c4d0", "#e2d3b5", "#c2410c"
+_INK, _LOSS, _AUXILIARY, _SCORE = "#333333", "#4c78a8", "#c9a227", "#c2410c"
 
 
 def draw_curves(records: Sequence[Mapping[str, Any]]) -> bytes | None:
@@ -30,7 +30,7 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> bytes | None:
     marker = "o" if len(losses) <= _FEW else None  # of one point there is no line
     for name, colour, label in (("auxiliary", _AUXILIARY, "Dice of supports (auxiliary)"), ("main", _LOSS, "Dice")):
         values = [record[name] for record in losses]
-        left.plot(episodes, values, color=colour, linewidth=0.8, alpha=0.6)
+        left.plot(episodes, values, color=colour, linewidth=0.8, alpha=0.4)
         curve = smooth(values, smoothness(len(values)))
         left.plot(episodes, curve, color=colour, linewidth=2, marker=marker, markersize=4, label=label)
     left.set_xlabel("episodes")
