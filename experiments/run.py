@@ -27,7 +27,7 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import torch
 
@@ -394,6 +394,12 @@ def _curves(records: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def refuse(message: str) -> NoReturn:
+    """One line for whoever can mend it, and the exit code that says so."""
+    print(f"run.py: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("plan", type=Path, nargs="+", help="JSON files, as above")
@@ -408,12 +414,14 @@ def main() -> None:
         planned = list(jobs(given.plan, given.only))
         given.output.mkdir(parents=True, exist_ok=True)
         laboratory = Laboratory(given.data, choose_device(given.device), given.output)
-    except (CyctrError, OSError) as error:
-        parser.error(one_line(error))
+    except CyctrError as error:
+        refuse(one_line(error))
+    except OSError as error:
+        refuse(f"{error.filename}: {error.strerror}; check the path")
     except (ValueError, KeyError, AttributeError, TypeError) as error:
-        parser.error(f"{', '.join(map(str, given.plan))}: not a plan ({type(error).__name__}: {error}); see --help")
+        refuse(f"{', '.join(map(str, given.plan))}: not a plan ({type(error).__name__}: {error}); see --help")
     if not planned:
-        parser.error(f"--only is {given.only!r}, and no row's name begins so")
+        refuse(f"--only is {given.only!r}, and no row's name begins so")
     longest, failed = 0.0, False
     for job in planned:
         start = time.perf_counter()

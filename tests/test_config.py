@@ -171,7 +171,7 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
         (lambda: InputConfig(fill=256), "input.fill is 256; expected a grey value from 0 to 255"),
         (lambda: InputConfig(fill=-1), "input.fill is -1"),
         (lambda: InputConfig(fit="crop"), "input.fit is 'crop'; expected one of 'pad', 'squash'"),
-        (lambda: AugmentationConfig(size=0), "training.augmentation.size is 0; expected 8 to 16,384 pixels"),
+        (lambda: AugmentationConfig(size=0), "training.augmentation.size is 0; expected 8 to 4,096 pixels"),
         (lambda: AugmentationConfig(scale=(1.1, 0.9)), r"augmentation.scale is \(1.1, 0.9\); expected a range LOW <= HIGH"),
         (lambda: AugmentationConfig(scale=(0.0, 1.0)), r"augmentation.scale is \(0.0, 1.0\)"),
         (lambda: AugmentationConfig(scale=(math.nan, 1.0)), r"augmentation.scale is \(nan, 1.0\)"),

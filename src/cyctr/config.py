@@ -268,7 +268,7 @@ class AugmentationConfig:
     longest: int | None = setting(None, "first make larger images so small that their longest side has this many pixels")
 
     def __post_init__(self) -> None:
-        _require(8 <= self.size <= 2**14, "training.augmentation.size", self.size, "8 to 16,384 pixels")
+        _require(8 <= self.size <= 2**12, "training.augmentation.size", self.size, "8 to 4,096 pixels")
         low, high = self.scale
         _require(0 < low <= high < math.inf, "training.augmentation.scale", self.scale, "a range LOW <= HIGH above 0")
         _require(0 <= self.rotation <= 180, "training.augmentation.rotation", self.rotation, "0 to 180 degrees")

@@ -450,7 +450,8 @@ def test_a_plan_that_cannot_be_followed_is_refused_in_a_line(plan, options, word
     monkeypatch.setattr(sys, "argv", ["run.py", *given])
     with pytest.raises(SystemExit, match="2"):
         script("run").main()
-    assert words in capsys.readouterr().err.splitlines()[-1]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("run.py: ") and words in line
 
 
 def test_a_row_that_cannot_be_is_a_line_and_costs_no_other(tmp_path, monkeypatch, capsys):

@@ -488,7 +488,8 @@ def test_a_run_that_is_there_is_not_written_over_unasked(train, tmp_path):
 def test_files_of_the_user_in_the_output_folder_are_not_removed_unasked(name, train, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / name).write_text("mine")
-    assert_one_line(train(), "out: holds a run already")
+    for options in ((), ("--force",)):
+        assert_one_line(train(*options), f"out: holds what no run has written ({name})", "choose another --output")
     assert [(path.name, path.read_text()) for path in (tmp_path / "out").iterdir()] == [(name, "mine")]
 
 
@@ -568,7 +569,7 @@ def test_files_that_may_be_somebody_elses_are_not_replaced(train, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "config.json").write_text('{"my": "settings"}')
     before = state(tmp_path / "out")
-    assert_one_line(train("--force"), "out: has config.json, but no config.json of a run", "choose another --output")
+    assert_one_line(train("--force"), "out: holds what no run has written (config.json)", "choose another --output")
     assert state(tmp_path / "out") == before
 
 

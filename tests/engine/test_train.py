@@ -37,6 +37,7 @@ from cyctr.data.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.engine import session
 from cyctr.engine.folder import BEST as BEST_FILE
 from cyctr.engine.folder import CURVES, LAST, STATE, RunFolder, Standing
+from cyctr.engine.train import kept_options
 from cyctr.errors import CheckpointError, ConfigError, DataError, TrainingError
 from cyctr.losses import Losses
 from cyctr.weights import load_backbone
@@ -258,7 +259,7 @@ def test_a_validation_is_broken_off_where_a_run_shall_stop_and_done_when_it_is_r
     options, asked = replace(QUIET, validate_every=every), []
     trainer = begun(tmp_path / "parts", HELD_OUT, options)
     method = trainer.method
-    trainer.method = lambda: asked.append("while it is validated") or method()
+    trainer.method = lambda on_batch: asked.append("while it is validated") or method(on_batch)
     assert session.run(trainer, stop=lambda: bool(asked)) == "stopped"
     done = every // HELD_OUT.training.batch or STEPS
     assert RunFolder(tmp_path / "parts").load_state()[1] == Standing(done, 0, -1.0)
@@ -268,6 +269,26 @@ def test_a_validation_is_broken_off_where_a_run_shall_stop_and_done_when_it_is_r
     assert go(again) == "finished"
     trained(tmp_path / "whole", HELD_OUT, options)
     assert_same_run(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_a_validation_is_broken_off_before_it_has_learned_to_recognise_classes(tmp_path):
+    trainer, looked_at = begun(tmp_path / "run", changed(HELD_OUT, model={"familiar": 4})), []
+    trainer.encoder.register_forward_hook(lambda *_: looked_at.append(trainer.step))
+    assert session.run(trainer, stop=lambda: trainer.step == STEPS) == "stopped"
+    assert set(looked_at) == set(range(STEPS))  # all steps, and nothing after the last
+    assert RunFolder(tmp_path / "run").load_state()[1] == Standing(STEPS, 0, -1.0)
+
+
+def test_a_session_of_which_nothing_stays_changes_nothing_of_the_run(tmp_path):
+    go(begun(tmp_path / "run", options=replace(QUIET, accumulate=2)), until=2)
+    before = state(tmp_path / "run")
+    trainer = resumed(tmp_path / "run", options=QUIET)
+    assert trainer.changed == ["accumulate 2, now 1"]
+    assert kept_options(RunFolder(tmp_path / "run").last_session(), trainer.device)["accumulate"] == 2
+    after = state(tmp_path / "run")
+    assert after[tmp_path / "run" / "config.json"] == before[tmp_path / "run" / "config.json"]
+    go(trainer)
+    assert kept_options(RunFolder(tmp_path / "run").last_session(), trainer.device)["accumulate"] == 1
 
 
 def test_numbers_that_half_precision_spoiled_may_be_better_in_float32(tmp_path):
@@ -389,7 +410,7 @@ def test_a_folder_without_a_run_is_not_resumed(tmp_path):
 def test_a_resumed_run_says_how_often_it_was_resumed(tmp_path):
     go(begun(tmp_path / "run"), until=1)
     before = RunFolder(tmp_path / "run").read_config()
-    resumed(tmp_path / "run", options=replace(QUIET, half=True, accumulate=2))
+    go(resumed(tmp_path / "run", options=replace(QUIET, half=True, accumulate=2)), until=2)
     after = RunFolder(tmp_path / "run").read_config()
     assert after["sessions"][0] == before["sessions"][0]
     how = [[session[name] for name in ("precision", "accumulate", "processes", "compile")] for session in after["sessions"]]

@@ -124,6 +124,8 @@ def train(
     with ExitStack() as stack:
         world = stack.enter_context(join(chosen.type))  # before anything is read: the first reads the run's folder for all
         config = _config(preset, weights, changes, folder if resume else None, world)
+        if not resume:
+            world.share(folder.check_ours)
         if not resume and not force and world.share(lambda: folder.begun):
             raise ConfigError(
                 f"{output}: holds a run already; go on with --resume, replace it with --force, or choose another --output"

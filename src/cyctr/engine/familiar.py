@@ -1,6 +1,6 @@
 """Fitting what recognises training classes: ridge regression from backbone features to their labels, without gradients."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -41,7 +41,13 @@ def choose_images(holders: Mapping[int, Sequence[int]], classes: Sequence[int], 
 
 @torch.no_grad()
 def fit_familiar(
-    store: Store, pairs: Sequence[Pair], images: Sequence[int], classes: Sequence[int], backbone: Backbone, size: int
+    store: Store,
+    pairs: Sequence[Pair],
+    images: Sequence[int],
+    classes: Sequence[int],
+    backbone: Backbone,
+    size: int,
+    on_batch: Callable[[], None] | None = None,
 ) -> Tensor:
     """(classes, 1 + C) the weights of `Familiar` with which the labels of the images are met best.
 
@@ -52,6 +58,7 @@ def fit_familiar(
         classes: to be recognised, a row for each.
         backbone: of the features.
         size: of the network's input.
+        on_batch: called before each batch of images.
     """
     rows = {number: place for place, number in enumerate(classes)}
     width = 1 + backbone.mid_channels + backbone.high_channels
@@ -61,6 +68,8 @@ def fit_familiar(
     own = [pair for pair in pairs if pair[1] in rows]
     batches = whole_images(store, own, images, size, BATCH[device.type], lambda number: _FIRST + rows[number])
     for pixels, labels, _ in batches:
+        if on_batch is not None:
+            on_batch()
         features = backbone(pixels)
         cells = backbone.grid.cells(labels, (features.mid.shape[-2], features.mid.shape[-1])).flatten(1)  # (B, hw)
         luck = random_bits(torch.arange(len(cells), device=device) + seen, cells.shape[1])

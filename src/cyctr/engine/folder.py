@@ -64,18 +64,19 @@ class RunFolder:
         return os.path.exists(self.path / STATE)
 
     def clear(self) -> None:
-        """Removes what an earlier run left, and nothing else.
-
-        Raises:
-            ConfigError: there are files of such names, and nothing says that they are a run's.
-        """
-        if self.begun and not self._is_ours():
-            raise ConfigError(
-                f"{self.path}: has {', '.join(path.name for path in self._own())}, but no {CONFIG} of a run, so they may be "
-                "somebody else's; move them away, or choose another --output"
-            )
+        """Removes what an earlier run left, and nothing else."""
+        self.check_ours()
         for file in (*self._own(), *self.path.glob("tensorboard/events.out.tfevents.*")):
             file.unlink()
+
+    def check_ours(self) -> None:
+        """Raises ConfigError where there are files of a run's names, and nothing says that they are a run's."""
+        if self.begun and not self._is_ours():
+            names = ", ".join(path.name for path in self._own())
+            raise ConfigError(
+                f"{self.path}: holds what no run has written ({names}), and what one would replace; choose another --output, "
+                "or move it away"
+            )
 
     def tidy(self) -> None:
         """Removes what a run that was killed while it saved has left half written. No other process may be writing here."""
@@ -206,7 +207,7 @@ class RunFolder:
                 record = json.loads(line)
             except ValueError:
                 continue
-            if isinstance(record, dict) and "step" in record:
+            if isinstance(record, dict) and isinstance(record.get("step"), int):
                 found.append(record)
         return found
 

@@ -101,7 +101,7 @@ class Optimization:
         for key, target in targets.items():
             if state[key].shape != target.shape:
                 shapes = f"{tuple(state[key].shape)} there, {tuple(target.shape)} in this network"
-                raise CheckpointError(f"the saved {key!r} has another shape ({shapes}); resume with its own config")
+                raise CheckpointError(f"the saved {key!r} has another shape ({shapes}); restore the run's config.json")
             target.copy_(state[key])
         for kind, optimizer in self._optimizers.items():
             known = dict(self._named(kind))

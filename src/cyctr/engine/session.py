@@ -329,6 +329,7 @@ class _Session:
     def _save_state(self) -> None:
         trainer = self.trainer
         standing = Standing(trainer.step, trainer.validated, trainer.best)
+        trainer.record_session()
         trainer.folder.save_state(trainer.optimization.state(), standing)
 
     def _draw(self) -> None:

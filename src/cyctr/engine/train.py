@@ -158,7 +158,7 @@ class Trainer:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch looks at its first product, and never again
         self.dataset = with_held_out(dataset, fold, config.training.hold_out)
         index = self.dataset.pool("train").index(progress)
-        self._sessions = self._earlier_sessions() if resume else []
+        self._sessions, self._recorded = self._earlier_sessions() if resume else [], False
         kept = self.world.share(folder.load_state) if resume else None
         labelled = self._labelled(index)  # refuses shots that the data cannot give
         groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
@@ -212,13 +212,23 @@ class Trainer:
         return self.step == self.validated == self.config.training.steps
 
     def begin(self) -> None:
-        """Says in the folder how the run is made, and that a session of it begins; a finished run is left as it is."""
+        """Says in the folder how the run is made, and makes it ready to go on; a finished run is left as it is."""
         if self.world.leads and not self.finished:
             self.folder.tidy()
-            self.folder.write_config({**self.about(), "sessions": [*self._sessions, self._session()]})  # first: it makes a run
+            if not self._sessions:
+                self.record_session()  # first: it makes the folder that of a run
             self.folder.forget_after(self.step, self.validated)
             if self._new_regions is not None:
                 self.folder.save_regions(*self._new_regions)
+
+    def record_session(self) -> None:
+        """Says in the folder that there was this session. One that is resumed is told of when it first saves something.
+
+        A session of which nothing stays, and its options, are none of the run's.
+        """
+        if not self._recorded:
+            self.folder.write_config({**self.about(), "sessions": [*self._sessions, self._session()]})
+            self._recorded = True
 
     def _session(self) -> dict[str, Any]:
         """What changes from session to session, and results at most by rounding."""
@@ -242,7 +252,7 @@ class Trainer:
 
     def _seconds(self) -> float:
         """How long the run in the folder has taken to get here."""
-        return max((line["seconds"] for line in self.folder.records() if line["step"] <= self.step), default=0.0)
+        return max((line.get("seconds", 0.0) for line in self.folder.records() if line["step"] <= self.step), default=0.0)
 
     def _earlier_sessions(self) -> list[Any]:
         """The sessions of the run in the folder, refused where it was made in another way."""
@@ -273,10 +283,10 @@ class Trainer:
         """The context in which the network computes."""
         return torch.autocast(self.device.type, torch.bfloat16) if self.options.half else nullcontext()
 
-    def method(self) -> NetworkMethod:
-        """The weights to test, ready to answer; training goes on beside them."""
+    def method(self, on_batch: Callable[[], None] | None = None) -> NetworkMethod:
+        """The weights to test, ready to answer; training goes on beside them. Arguments as in `recognised`."""
         network = self._tested_network()
-        network.load_state_dict(self.recognised(network.backbone), strict=False)
+        network.load_state_dict(self.recognised(network.backbone, on_batch), strict=False)
         return NetworkMethod(network, self.device, self.options.half)
 
     def _tested_network(self) -> CyCTR:
@@ -288,28 +298,30 @@ class Trainer:
         network.backbone.accelerate()
         return network
 
-    def recognised(self, backbone: Backbone | None = None) -> dict[str, Tensor]:
+    def recognised(self, backbone: Backbone | None = None, on_batch: Callable[[], None] | None = None) -> dict[str, Tensor]:
         """What recognises the training classes, fitted to the weights to test, by its name in the network.
 
         Nothing that is learned depends on it: it is made for a test, or for a checkpoint that stays.
 
         Args:
             backbone: of the weights to test, where it is at hand; made here otherwise.
+            on_batch: called before each batch of the images that it is fitted to.
         """
         if self.model.familiar is None:
             return {}
         if self._recognised is None or self._recognised[0] != self.step:
             backbone = backbone or self._tested_network().backbone
-            self._recognised = (self.step, self._recognise(torch.zeros_like(self.model.familiar.weight), backbone))
+            rows = torch.zeros_like(self.model.familiar.weight)
+            self._recognised = (self.step, self._recognise(rows, backbone, on_batch))
         return {"familiar.weight": self._recognised[1]}
 
-    def _recognise(self, rows: Tensor, backbone: Backbone) -> Tensor:
+    def _recognise(self, rows: Tensor, backbone: Backbone, on_batch: Callable[[], None] | None) -> Tensor:
         """Fills rows, of the most frequent classes where there are more."""
         labelled, size = self._labelled_sampler, self.config.training.augmentation.size
         frequent = sorted(labelled.holders, key=lambda number: (-len(labelled.holders[number]), number))[: len(rows)]
         images = choose_images(labelled.holders, frequent, labelled.key)
         with self.precision():
-            found = fit_familiar(self._store, labelled.pairs, images, frequent, backbone, size)
+            found = fit_familiar(self._store, labelled.pairs, images, frequent, backbone, size, on_batch)
         rows[: len(found)] = found
         return rows
 
@@ -329,7 +341,7 @@ class Trainer:
 
         try:
             self.validation.run(
-                self.method(), results, [setting], episodes, self.device, batch, workers, on_batch=go_on, remember=remember
+                self.method(go_on), results, [setting], episodes, self.device, batch, workers, on_batch=go_on, remember=remember
             )
         except _Stop:
             return None
