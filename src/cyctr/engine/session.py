@@ -12,7 +12,7 @@ from torch import Tensor
 from cyctr.data.sampler import Draw
 from cyctr.data.transfer import Fetching
 from cyctr.engine.folder import BEST, CURVES, Standing, kept_for_good, random_state
-from cyctr.engine.train import Trainer
+from cyctr.engine.train import Stopped, Trainer
 from cyctr.errors import DataError, TrainingError
 from cyctr.visual.curves import draw_curves
 from cyctr.words import counted
@@ -58,10 +58,6 @@ def _deterministic(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-class _BrokenOff(Exception):  # noqa: N818 (nothing went wrong)
-    """Someone asked to stop while the network was validated."""
 
 
 class _Done(NamedTuple):
@@ -134,7 +130,7 @@ class _Session:
             if outcome != "stopped":
                 self._validate()
                 self._save(last=True)  # knows the best
-        except _BrokenOff:
+        except Stopped:
             self._save()
             outcome = "stopped"
         if self.board is not None:
@@ -282,17 +278,20 @@ class _Session:
         """Scores the network, unless that was done after this step before the run was resumed.
 
         Raises:
-            _BrokenOff: someone has asked to stop meanwhile, so that it is still to be done.
+            Stopped: someone has asked for that meanwhile, so that it is still to be done.
         """
         trainer = self.trainer
         if trainer.world.agree(trainer.validated) == trainer.step:
             return
         self._settle()
-        before, found = time.perf_counter(), None
+        before, found, stopped = time.perf_counter(), None, False
         if trainer.validation is not None:
-            found = trainer.validate(self.stop)
-        if trainer.world.agree(trainer.validation is not None and found is None):  # the others wait here
-            raise _BrokenOff
+            try:
+                found = trainer.validate(self.stop)
+            except Stopped:
+                stopped = True
+        if trainer.world.agree(stopped):  # the others wait here
+            raise Stopped
         if found is not None:
             if found["split"] == "validation" and found["miou"] > trainer.best:
                 trainer.best = found["miou"]

@@ -113,8 +113,8 @@ def kept_options(session: Mapping[str, Any], device: torch.device) -> dict[str, 
     return found
 
 
-class _Stop(Exception):  # noqa: N818 (nothing went wrong)
-    """A validation is not to be done to its end."""
+class Stopped(Exception):  # noqa: N818 (nothing went wrong)
+    """Someone asked a run to stop while its network was validated."""
 
 
 class Trainer:
@@ -325,8 +325,15 @@ class Trainer:
         rows[: len(found)] = found
         return rows
 
-    def validate(self, stop: Callable[[], bool] | None = None) -> dict[str, Any] | None:
-        """MIoU and FB-IoU of the weights to test, on classes that are not learned from; none where it was asked to stop."""
+    def validate(self, stop: Callable[[], bool] | None = None) -> dict[str, Any]:
+        """MIoU and FB-IoU of the weights to test, on classes that are not learned from.
+
+        Args:
+            stop: asked on the way whether to break it off.
+
+        Raises:
+            Stopped: it was.
+        """
         assert self.validation is not None
         setting = Setting(self.fold, self.config.training.shots, _VALIDATION_SEED)
         results = Results({})
@@ -337,14 +344,11 @@ class Trainer:
 
         def go_on(*_: object) -> None:
             if stop is not None and stop():
-                raise _Stop
+                raise Stopped
 
-        try:
-            self.validation.run(
-                self.method(go_on), results, [setting], episodes, self.device, batch, workers, on_batch=go_on, remember=remember
-            )
-        except _Stop:
-            return None
+        self.validation.run(
+            self.method(go_on), results, [setting], episodes, self.device, batch, workers, on_batch=go_on, remember=remember
+        )
         result = results.runs[setting].result()
         names = self.dataset.classes
         return {
