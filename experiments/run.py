@@ -7,7 +7,7 @@ with "flip": true is done once more with answers to mirror images averaged in, w
 recognised, with "edges": true once more with answers that follow edges, and again with both edges and mirror images. Or
 "ways": [[], ["edges"], ...] names what is done, and "also": {"shots", "ways"} what is done beside that. Of a ROW, all is
 optional: "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the place of the
-plan's; "label_bug" switches on the released code's mistake; "watch" scores the test classes, or those held out, each so many
+plan's; "watch" scores the test classes, or those held out, each so many
 episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds. A row with "together":
 [NAME, ...] trains nothing: the networks of those rows, whose checkpoints are in --output, answer together, by the mean of
 their log odds.
@@ -22,7 +22,6 @@ import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -46,10 +45,9 @@ from cyctr.engine.train import Options, Trainer, with_held_out
 from cyctr.errors import CyctrError
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting
-from cyctr.model import cyctr as network_module
-from cyctr.model.sampling import Sample, sample_tokens
 from cyctr.storage import write_atomically
 from cyctr.types import Episode, Features, Prediction
+from cyctr.weights import CATALOGUE
 from cyctr.words import one_line
 
 _WATCHED = 300  # episodes of each point of a curve
@@ -104,8 +102,7 @@ class Job(NamedTuple):
         """Whether a result is of this very row, not of an earlier plan or preset."""
         if "together" in self.row or "together" in found["row"]:
             return found["row"].get("together") == self.row.get("together")
-        same_bug = bool(found["row"].get("label_bug")) == bool(self.row.get("label_bug"))
-        return same_bug and from_dict(Config, found["config"]) == configuration(self.row)
+        return as_built(from_dict(Config, found["config"])) == as_built(configuration(self.row))
 
     def tested(self, found: dict[str, Any]) -> bool:
         """Whether a result has all that is to be measured."""
@@ -336,24 +333,12 @@ def configuration(row: dict[str, Any]) -> Config:
     return parse(Config, config, row.get("settings", {}))
 
 
-def sample_with_label_bug(cells: torch.Tensor, count: int, seeds: torch.Tensor) -> Sample:
-    """As the released code: a token drawn as the i-th foreground cell gets the label of the i-th cell of all."""
-    sample = sample_tokens(cells, count, seeds)
-    flat = cells.flatten(1)  # (B, S)
-    rank = torch.where(flat == 1, (flat == 1).cumsum(1), (flat == 0).cumsum(1)) - 1  # place among those of its class
-    wrong = flat.gather(1, rank.gather(1, sample.index).clamp_min(0))
-    return Sample(sample.index, wrong == 1, sample.valid)
-
-
-@contextmanager
-def label_bug(wanted: bool) -> Iterator[None]:
-    """Networks sample as the released code meanwhile, in training and in the test, where that is wanted."""
-    before = network_module.sample_tokens
-    network_module.sample_tokens = sample_with_label_bug if wanted else before
-    try:
-        yield
-    finally:
-        network_module.sample_tokens = before
+def as_built(config: Config) -> Config:
+    """The same with the backbone's first blocks as they are built, whether that was asked for or follows from the weights."""
+    backbone = config.model.backbone
+    entry = CATALOGUE.get(backbone.weights or "")
+    settled = replace(backbone, **entry.settings) if entry else backbone
+    return replace(config, model=replace(config.model, backbone=replace(backbone, dilate_first=settled.dilates_first)))
 
 
 def summary(found: dict[str, Any]) -> str:
@@ -436,15 +421,13 @@ def main() -> None:
                     and not job.tested(found)
                     and all(path.exists() for path in laboratory.checkpoints(job))
                 ):
-                    with label_bug(job.row.get("label_bug", False)):
-                        print(summary(laboratory.test_more(job, found)), flush=True)
+                    print(summary(laboratory.test_more(job, found)), flush=True)
                 elif not job.tested(found):
                     print(f"{there}: is of another test; remove it to do it again", flush=True)
             elif job.row.get("seconds", longest) > left:
                 print(f"{job.title}: left out, {left:.0f} s are left", flush=True)
             else:
-                with label_bug(job.row.get("label_bug", False)):
-                    print(summary(laboratory.run(*job)), flush=True)
+                print(summary(laboratory.run(*job)), flush=True)
         except Exception as error:  # one row that fails does not cost the others
             failed = True
             if not isinstance(error, CyctrError):

@@ -1,7 +1,7 @@
 """Weights and config <-> one .safetensors file.
 
 The frozen backbone is not in it: it is the same for everyone and comes from `cyctr.weights`, as the config says. What of it
-was tuned is.
+was tuned is; and all of it, where `backbone.weights` says that it is inside.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from cyctr.errors import CheckpointError, ConfigError
 from cyctr.model import Backbone, CyCTR
 from cyctr.model.tuning import SPECTRUM
 from cyctr.storage import write_atomically
-from cyctr.weights import load_model
+from cyctr.weights import INSIDE, load_model
 
 _BACKBONE, _AUXILIARY = "backbone.", "auxiliary."
 _FORMAT, _ABOUT = "cyctr-2", "about"
@@ -70,11 +70,12 @@ def checkpoint_bytes(
     unknown = sorted(given.keys() - state.keys())
     if unknown:
         raise CheckpointError(f"weights has {unknown[0]!r}, which this network lacks; give weights of this network")
-    state = {name: value for name, value in {**state, **given}.items() if not _frozen(name)}
+    inside = config.model.backbone.weights == INSIDE
+    state = {name: value for name, value in {**state, **given}.items() if inside or not _frozen(name)}
     if not auxiliary:
         state = {name: value for name, value in state.items() if not name.startswith(_AUXILIARY)}
     if half:
-        state = {name: value if name.endswith(SPECTRUM) else value.half() for name, value in state.items()}
+        state = {name: value if name.endswith(SPECTRUM) or _frozen(name) else value.half() for name, value in state.items()}
     about = {"format": _FORMAT, "config": to_dict(config), "backbone": weights_digest(model.backbone)}
     return pack(state, about if data is None else {**about, "data": dict(data)})
 
@@ -93,11 +94,12 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
     path = Path(path)
     state, config, about = _read(path)
     model = load_model(config.model)
-    if weights_digest(model.backbone) != about["backbone"]:
+    inside = config.model.backbone.weights == INSIDE
+    if not inside and weights_digest(model.backbone) != about["backbone"]:
         raise CheckpointError(
             f"{path}: was trained on other backbone weights than {config.model.backbone.weights!r} gives here; restore those"
         )
-    expected = {name: value for name, value in model.state_dict().items() if not _frozen(name)}
+    expected = {name: value for name, value in model.state_dict().items() if inside or not _frozen(name)}
     if not any(name.startswith(_AUXILIARY) for name in state):  # left out: it has no part in an answer
         expected = {name: value for name, value in expected.items() if not name.startswith(_AUXILIARY)}
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
@@ -110,6 +112,8 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
         shapes = f"{tuple(state[wrong[0]].shape)}, expected {tuple(expected[wrong[0]].shape)}"
         raise CheckpointError(f"{path}: does not fit its own config ({wrong[0]} is {shapes}); save it again")
     model.load_state_dict(state, strict=False)
+    if inside and weights_digest(model.backbone) != about["backbone"]:
+        raise CheckpointError(f"{path}: its backbone weights are not those that were saved; copy or convert it again")
     return model.eval(), config
 
 

@@ -1,7 +1,8 @@
 """Every choice of the method as data: one frozen dataclass per part, with its default, help and check in one place.
 
-Defaults are the paper's, and the release's augmentation, of which the paper says little. A field that departs from it says
-what the departure is; `RELEASED` switches on those of the authors' code (`docs/decisions.md` lists them with reasons).
+Defaults are the paper's, and the release's augmentation, about which the paper says little. A field that departs from the
+paper says how: "release:" marks what the authors' code does and `RELEASED` switches on, "ours:" what neither does
+(`docs/decisions.md` lists both with reasons).
 """
 
 import dataclasses
@@ -64,12 +65,21 @@ class BackboneConfig:
         None, "timm feature levels of the two middle taps and the high one; default: those of stride 8, 16 and 32"
     )
     stride_in_1x1: bool = setting(False, "original (Caffe) ResNets: a stage's stride sits in its first 1x1 convolution")
-    dilate_first: bool = setting(False, "release: the first block of a dilated ResNet stage is dilated like its others")
+    dilate_first: bool | None = setting(
+        None,
+        "the first block of a dilated ResNet stage is dilated like its others; default: where strides sit in the 1x1, "
+        "which makes the dilated network equal to the undilated one",
+    )
     mean: tuple[float, float, float] | None = setting(None, "RGB mean of images in [0, 1]; default: timm's")
     std: tuple[float, float, float] | None = setting(None, "RGB standard deviation; default: timm's")
     scale: tuple[float, float, float] | None = setting(None, "factors of the three taps, so that features are about 1 in size")
     offset: int | None = setting(None, "pixels, right and down, from where a cell sits to what it speaks of; default: 0")
     tuned: bool = setting(False, "ours: the singular values of its convolutions learn, all else of it stays frozen")
+
+    @property
+    def dilates_first(self) -> bool:
+        """Whether first blocks are dilated like the others: as asked for, or as the place of the strides wants it."""
+        return self.stride_in_1x1 if self.dilate_first is None else self.dilate_first
 
     def __post_init__(self) -> None:
         _require(bool(self.name), "model.backbone.name", self.name, "the name of a timm network, such as 'resnet50'")
@@ -98,6 +108,21 @@ class SamplingConfig:
         (1.0, 1.0), "release: in one-shot training N_s is multiplied by a factor drawn from this range"
     )
     training_scale_many: tuple[float, float] = setting((1.0, 1.0), "release: the same in training with more than one shot")
+    draw_per_layer: bool = setting(False, "release: in training each layer draws its own tokens, and its own number of them")
+    nearest_pixel: bool = setting(
+        False,
+        "release: the label of a token is read where nearest-neighbour shrinking reads it, up to 7 pixels from the cell; "
+        "the four middle cells stand in for foreground that is lost, the four corners for background",
+    )
+    draw_ignored: bool = setting(
+        False, "release: ignored and padded cells are drawn as background, take part in round trips, and are hidden after"
+    )
+    beyond_half: bool = setting(False, "release: where background is scarce, more than half of the tokens are foreground")
+    release_labels: bool = setting(
+        False,
+        "release: its bug. Where only some cells of a class are drawn, labels and padding of its tokens are read elsewhere: "
+        "at the token's place in the list of its class",
+    )
     seed: int = setting(0, "which tokens are drawn where the caller brings no seeds, as at inference")
 
     def __post_init__(self) -> None:
@@ -105,6 +130,11 @@ class SamplingConfig:
         for name in ("training_scale", "training_scale_many"):
             low, high = getattr(self, name)
             _require(0 < low <= high < math.inf, f"model.sampling.{name}", (low, high), "a range LOW <= HIGH above 0")
+
+    @property
+    def released(self) -> bool:
+        """Whether tokens are drawn, or their labels read, in any way of the release's."""
+        return self.nearest_pixel or self.draw_ignored or self.beyond_half or self.release_labels
 
     def training_tokens(self, position: float, shots: int = 1, multiple: int = 64) -> int:
         """N_s per shot for one training step.
@@ -153,14 +183,28 @@ class EncoderConfig:
     marks: bool = setting(False, "ours: what cross-attention collects also says whether the tokens are foreground")
     output_projection: bool = setting(True, "the linear layer after the heads are joined, as in Vaswani et al.")
     flag_dropout: float = setting(0.0, "release: in training this share of the inconsistent tokens is let through")
+    value_dropout: float = setting(
+        0.0, "release: in training this share of the query's cells has values of zero in self-alignment"
+    )
+    branch_dropout: float = setting(0.0, "release: dropout behind each attention, and behind both layers of each MLP")
+    unprojected: bool = setting(False, "release: self-alignment reads offsets and weights from z + Coord, without W_q")
+    zero_padding: bool = setting(False, "release: padded cells of the query have values of zero in self-alignment")
+    unpadded_coordinates: bool = setting(
+        False, "release: Coord counts the cells of the image without its padding, and a learned level embedding is added"
+    )
+
+    @property
+    def sees_padding(self) -> bool:
+        """Whether it matters where the query is padded."""
+        return self.zero_padding or self.unpadded_coordinates
 
     def __post_init__(self) -> None:
         _require(self.layers >= 1, "model.encoder.layers", self.layers, "at least 1")
         _require(self.heads >= 1, "model.encoder.heads", self.heads, "at least 1")
         _require(self.points >= 1, "model.encoder.points", self.points, "at least 1")
         _require(0 < self.mlp_ratio < math.inf, "model.encoder.mlp_ratio", self.mlp_ratio, "a positive number")
-        _require_fraction("model.encoder.dropout", self.dropout)
-        _require_fraction("model.encoder.flag_dropout", self.flag_dropout)
+        for name in ("dropout", "flag_dropout", "value_dropout", "branch_dropout"):
+            _require_fraction(f"model.encoder.{name}", getattr(self, name))
         _require_choice("model.encoder.cross", self.cross, Cross)
         _require_choice("model.encoder.matching", self.matching, Matching)
 
@@ -169,7 +213,10 @@ class EncoderConfig:
 class HeadConfig:
     """The classifier: 3x3 convolution, ReLU, 1x1 convolution (section 3.4)."""
 
-    residual: bool = setting(False, "release: a residual pair of 3x3 convolutions before the classifier")
+    refine: bool = setting(
+        False,
+        "release: before the classifier a 1x1 convolution and ReLU, then x + relu(3x3(relu(3x3(x)))), no ReLU behind",
+    )
     dropout: float = setting(0.0, "release: Dropout2d before the last convolution")
 
     def __post_init__(self) -> None:
@@ -184,7 +231,17 @@ class ModelConfig:
     mixer: Mixer = setting("transformer", "'residual' is the paper's baseline: two residual blocks, no attention")
     reduction_dropout: float = setting(0.0, "release: Dropout2d after the 1x1 reductions of the middle features")
     familiar: int = setting(0, "ours: at most so many training classes are recognised, and not taken for the one asked for")
+    unbiased: bool = setting(
+        False, "release: convolutions and linear layers have no biases, but for offsets, their weights and the last layer"
+    )
+    own_prototype: bool = setting(False, "release: support features are joined with the average of their own shot, not of all")
+    plain_averages: bool = setting(
+        False, "release: averages are divided by area + 0.0005, and an object between the pixels of all cells is lost to them"
+    )
     auxiliary: bool = setting(True, "in training, predict the support masks from the query's prototype (appendix A.1)")
+    deep_auxiliary: bool = setting(
+        False, "release: the auxiliary prototype also averages what the classifier sees, so that its loss reaches all before"
+    )
     backbone: BackboneConfig = BackboneConfig()
     prior: PriorConfig = PriorConfig()
     sampling: SamplingConfig = SamplingConfig()
@@ -195,6 +252,11 @@ class ModelConfig:
     def samples(self) -> bool:
         """Whether support tokens are drawn: for the mixer, or to vote."""
         return self.reads == "tokens" or bool(self.prior.votes)
+
+    @property
+    def draws_per_layer(self) -> bool:
+        """Whether each layer draws tokens of its own in training."""
+        return self.sampling.draw_per_layer and self.reads == "tokens"
 
     @property
     def reads(self) -> Reads:
@@ -218,6 +280,7 @@ class LossConfig:
 
     auxiliary_weight: float = setting(1.0, "weight of the auxiliary support loss")
     both_channels: bool = setting(False, "release: sigmoid Dice of the background and foreground channels, summed")
+    clamp: bool = setting(False, "release: Dice's divisor is kept above 1e-8, without the 1 above and below")
 
     def __post_init__(self) -> None:
         weight = self.auxiliary_weight
@@ -239,7 +302,8 @@ class OptimizerConfig:
     transformer_decay: float = setting(1e-2, "AdamW weight decay of the transformer")
     backbone_rate: float = setting(1e-3, "ours: AdamW learning rate of a tuned backbone; falls like the convolutions'")
     transformer_falls: bool = setting(False, "ours: the transformer's rate falls like that of the convolutions")
-    decay_biases: bool = setting(True, "release: AdamW leaves biases and norms undecayed")
+    decay_biases: bool = setting(True, "release: AdamW leaves biases undecayed; norms too, unless decay_norms is true")
+    decay_norms: bool = setting(False, "release: AdamW decays the weights of LayerNorms even where biases are left undecayed")
     warm_up: float = setting(0.0, "ours: share of the schedule over which the rates rise")
     clip: float = setting(0.0, "ours: longest gradient that is let through; 0 lets through any")
     average: float = setting(0.0, "ours: decay of the moving average of the weights that is tested and saved; 0 takes the last")
@@ -287,7 +351,8 @@ class AugmentationConfig:
 class TrainingConfig:
     """Which episodes a network learns from, and how many."""
 
-    episodes: int = setting(950_000, "length of the schedule (the paper: 200 times the training images of PASCAL-5^i)")
+    episodes: int | None = setting(None, "length of the schedule; default: training.epochs times the images of the fold")
+    epochs: int = setting(200, "the length in rounds of the fold's images (the paper: 200 on PASCAL-5^i, 50 on COCO-20^i)")
     batch: int = setting(4, "episodes of one step, over all processes")
     shots: int = setting(1, "K: support images of an episode")
     rotate: bool = setting(
@@ -307,9 +372,9 @@ class TrainingConfig:
     augmentation: AugmentationConfig = AugmentationConfig()
 
     def __post_init__(self) -> None:
-        for name, most in (("episodes", 10**12), ("batch", 2**16), ("shots", 2**16)):
+        for name, most in (("episodes", 10**12), ("epochs", 10**6), ("batch", 2**16), ("shots", 2**16)):
             value = getattr(self, name)
-            _require(1 <= value <= most, f"training.{name}", value, f"1 to {most:,}")
+            _require(value is None or 1 <= value <= most, f"training.{name}", value, f"1 to {most:,}")
         _require_fraction("training.latent_share", self.latent_share)
         unsure = self.latent_unsure
         _require(0 <= unsure < 1, "training.latent_unsure", unsure, "a share from 0 up to but not including 1")
@@ -341,7 +406,22 @@ class TrainingConfig:
     @property
     def steps(self) -> int:
         """Steps of the whole schedule."""
-        return max(1, -(-self.episodes // self.batch))
+        return max(1, -(-self.length // self.batch))
+
+    @property
+    def length(self) -> int:
+        """Episodes of the whole schedule.
+
+        Raises:
+            ConfigError: they depend on the data, which `with_length` has not been told of.
+        """
+        if self.episodes is None:
+            raise ConfigError("training.episodes is None, so the length depends on the data; give a number, or use with_length")
+        return self.episodes
+
+    def with_length(self, images: int) -> "TrainingConfig":
+        """The same with its length in episodes, for a fold of so many training images."""
+        return self if self.episodes is not None else replace(self, episodes=self.epochs * images)
 
 
 @dataclass(frozen=True)
@@ -360,9 +440,9 @@ class InputConfig:
 
     size: int = setting(473, "height and width of what the network sees")
     fit: Fit = setting("pad", "'pad': longest side to size, top left, the rest filled; 'squash': both sides to size")
-    multiple: int = setting(1, "PFENet: both sides of the resized image are rounded down to a multiple of this")
-    register: bool = setting(True, "false, as PFENet: the filled square, not its content, is enlarged to the original size")
-    fill: int = setting(116, "grey value of the padding, whose label is 255: about the mean colour, as in training; PFENet: 0")
+    multiple: int = setting(1, "release and PFENet: both sides of the resized image are rounded down to a multiple of this, 8")
+    register: bool = setting(True, "release and PFENet: false, which enlarges the filled square as a whole, not its content")
+    fill: int = setting(116, "grey value of the padding, whose label is 255: about the mean colour; release and PFENet: 0")
 
     def __post_init__(self) -> None:
         _require(self.size >= 8, "input.size", self.size, "at least 8 pixels")
@@ -405,6 +485,7 @@ class ProtocolConfig:
 
 PROTOCOLS = {
     "cyctr": ProtocolConfig(),
+    "released": ProtocolConfig(input=InputConfig(multiple=8, register=False, fill=0)),
     "pfenet": ProtocolConfig(episodes=5000, episodes_coco=20000, input=InputConfig(multiple=8, register=False, fill=0)),
     "hsnet": ProtocolConfig(
         episodes_coco=1000, order="pairs", order_coco="classes", score="input", input=InputConfig(size=400, fit="squash")
@@ -424,14 +505,33 @@ PAPER = Config()
 
 RELEASED = Config(
     model=ModelConfig(
-        backbone=BackboneConfig(dilate_first=True),
         reduction_dropout=0.5,
-        sampling=SamplingConfig(training_scale=(0.6, 4.0), training_scale_many=(0.6, 1.4)),
-        encoder=EncoderConfig(flag_dropout=0.1),
-        head=HeadConfig(residual=True, dropout=0.1),
+        unbiased=True,
+        own_prototype=True,
+        plain_averages=True,
+        deep_auxiliary=True,
+        backbone=BackboneConfig("resnet50s"),
+        sampling=SamplingConfig(
+            training_scale=(0.6, 4.0),
+            training_scale_many=(0.6, 1.4),
+            draw_per_layer=True,
+            nearest_pixel=True,
+            draw_ignored=True,
+            beyond_half=True,
+            release_labels=True,
+        ),
+        encoder=EncoderConfig(
+            flag_dropout=0.1,
+            value_dropout=0.1,
+            branch_dropout=0.1,
+            unprojected=True,
+            zero_padding=True,
+            unpadded_coordinates=True,
+        ),
+        head=HeadConfig(refine=True, dropout=0.1),
     ),
-    loss=LossConfig(both_channels=True),
-    optimizer=OptimizerConfig(rate_multiplier=15.0, decay_biases=False),
+    loss=LossConfig(both_channels=True, clamp=True),
+    optimizer=OptimizerConfig(rate_multiplier=15.0, decay_biases=False, decay_norms=True),
 )
 
 BEST = Config(
@@ -439,7 +539,7 @@ BEST = Config(
         PAPER.model,
         reduction_dropout=0.5,
         familiar=64,
-        backbone=BackboneConfig("resnet50", "resnet50-keras", dilate_first=True, offset=6, tuned=True),
+        backbone=BackboneConfig("resnet50", "resnet50-keras", offset=6, tuned=True),
         prior=PriorConfig(votes=("mid", "high")),
         encoder=EncoderConfig(matching="cosine"),
     ),
@@ -491,11 +591,22 @@ ABLATIONS = {
 """The rows of the paper's tables 4 and 5 (d = 128 and L = 2 unless the row says otherwise), and its COCO network."""
 
 
-def preset(name: str) -> Config:
-    """The configuration of that name."""
+def preset(name: str, dataset: str | None = None) -> Config:
+    """The configuration of that name.
+
+    Args:
+        name: of the preset.
+        dataset: name of the dataset it is for, such as "coco-2017": "paper" and "released" have settings of their own there.
+    """
     if name not in PRESETS:
         raise ConfigError(f"preset is {name!r}; expected one of {', '.join(PRESETS)}")
-    return PRESETS[name]
+    chosen = PRESETS[name]
+    if name == "best" or not (dataset or "").startswith("coco-"):
+        return chosen
+    augmentation = replace(chosen.training.augmentation, scale=(0.8, 1.25))
+    training = replace(chosen.training, epochs=50, batch=16, augmentation=augmentation)
+    heads = 1 if name == "paper" else chosen.model.encoder.heads
+    return replace(chosen, model=replace(chosen.model, encoder=replace(chosen.model.encoder, heads=heads)), training=training)
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -508,10 +619,20 @@ def from_dict(kind: type[T], values: dict[str, Any], path: str = "") -> T:
     if not isinstance(values, dict):
         raise ConfigError(f"{path or 'config'} is {values!r}; expected the fields of {kind.__name__}")
     known, prefix = typing.get_type_hints(kind), f"{path}." if path else ""
+    retired = _RETIRED.get(kind, {})
     for name in values:
-        if name not in known:
+        if name in retired and values[name] != retired[name]:
+            raise ConfigError(
+                f"{prefix}{name} is {values[name]!r}, which this version no longer has; use the version that wrote it"
+            )
+        if name not in known and name not in retired:
             raise ConfigError(f"{prefix}{name} is not a setting of this version; expected one of {', '.join(known)}")
-    return kind(**{name: _typed(known[name], value, f"{prefix}{name}") for name, value in values.items()})
+    kept = {name: value for name, value in values.items() if name not in retired}
+    return kind(**{name: _typed(known[name], value, f"{prefix}{name}") for name, value in kept.items()})
+
+
+_RETIRED: dict[type[Any], dict[str, Any]] = {HeadConfig: {"residual": False}}
+"""Settings of earlier versions, with the only value that this one still stands for."""
 
 
 def _typed(kind: Any, value: Any, path: str) -> Any:

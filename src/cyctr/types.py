@@ -27,6 +27,7 @@ class Episode:
         support_labels: (B, K, H, W) uint8: 1 foreground, 0 background, 255 ignore. Each holds some foreground.
         query_images: (B, 3, H', W') like the support images; the size may differ.
         query_labels: (B, H', W') uint8, or None where the answer is not known.
+        query_padding: (B, H', W') bool, true beyond the image itself; None where nothing is padded. Supports say it by 255.
         trusted: skips the checks that read pixel values, for batches made by code that guarantees them.
     """
 
@@ -34,12 +35,15 @@ class Episode:
     support_labels: Tensor
     query_images: Tensor
     query_labels: Tensor | None = None
+    query_padding: Tensor | None = None
     trusted: bool = field(default=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         values = not (self.trusted or torch.compiler.is_compiling())
         check_support(self.support_images, self.support_labels, values)
         check_query(self.query_images, self.query_labels, values)
+        if self.query_padding is not None:
+            check_padding(self.query_padding, self.query_images)
         if len(self.query_images) != len(self.support_images):
             raise DataError(
                 f"query_images hold {len(self.query_images)} episodes, support_images {len(self.support_images)}; "
@@ -81,6 +85,8 @@ class Support:
         grid: (h, w) of the support features.
         voters: (B, N, C) backbone features of the tokens, unit length, one tensor for each of `prior.votes`.
         familiar: (B, classes) how much of each familiar class what is marked shows; None where none is known.
+        hidden: (B, N) bool, tokens that take part in round trips but are not attended to; None where there are none.
+        by_layer: in training with `sampling.draw_per_layer`, the same support with the tokens of each layer.
     """
 
     prototype: Tensor
@@ -94,6 +100,13 @@ class Support:
     grid: tuple[int, int]
     voters: tuple[Tensor, ...] = ()
     familiar: Tensor | None = None
+    hidden: Tensor | None = None
+    by_layer: tuple["Support", ...] = ()
+
+    @property
+    def attended(self) -> Tensor:
+        """(B, N) bool: the tokens that queries may attend to."""
+        return self.valid if self.hidden is None else self.valid & ~self.hidden
 
     def expand(self, batch: int) -> "Support":
         """The same support for each of `batch` queries, without copying it."""
@@ -117,18 +130,21 @@ class Query:
         reduced: (B, d, h, w) the middle features as the network compares them.
         size: (H, W) of the images.
         familiar: (B, classes, h, w) how much each familiar class is there; None where none is known.
+        padding: (B, h, w) bool, cells beyond the image; None where nothing is padded, or the network does not ask.
     """
 
     features: Features
     reduced: Tensor
     size: tuple[int, int]
     familiar: Tensor | None = None
+    padding: Tensor | None = None
 
     def one(self, place: int) -> "Query":
         """One of the images."""
         own = slice(place, place + 1)
-        familiar = None if self.familiar is None else self.familiar[own]
-        return Query(Features(self.features.mid[own], self.features.high[own]), self.reduced[own], self.size, familiar)
+        familiar, padding = (None if maps is None else maps[own] for maps in (self.familiar, self.padding))
+        features = Features(self.features.mid[own], self.features.high[own])
+        return Query(features, self.reduced[own], self.size, familiar, padding)
 
 
 class CycleState(IntEnum):
@@ -258,6 +274,14 @@ def check_query(images: Tensor, labels: Tensor | None = None, values: bool = Tru
         _check_pixels("query_images", images)
         if labels is not None:
             _check_classes("query_labels", labels)
+
+
+def check_padding(padding: Tensor, images: Tensor) -> None:
+    """Raises DataError unless this says of each pixel of query images whether it is padding."""
+    _check_tensor("query_padding", padding)
+    expected = (len(images), *images.shape[-2:])
+    if padding.dtype != torch.bool or padding.shape != expected:
+        raise DataError(f"query_padding is {padding.dtype} of shape {tuple(padding.shape)}; expected torch.bool of {expected}")
 
 
 def _check_images(name: str, images: Tensor, layout: str) -> None:

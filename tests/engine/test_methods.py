@@ -61,7 +61,7 @@ def test_a_recipe_on_the_backbone_that_it_has_is_the_recipe():
         (BEST, "efficientnet-lite0", BackboneConfig("tf_efficientnet_lite0", "efficientnet-lite0", offset=-4, tuned=True)),
         (BEST, "mobilenetv2", BackboneConfig("mobilenetv2_100", "mobilenetv2", tuned=True)),
         (PAPER, "efficientnet-lite0", BackboneConfig("tf_efficientnet_lite0", "efficientnet-lite0")),
-        (RELEASED, "resnet50-keras", BackboneConfig("resnet50", "resnet50-keras", dilate_first=True)),
+        (RELEASED, "resnet50-keras", BackboneConfig("resnet50", "resnet50-keras")),
         (RELEASED, "tiny", BackboneConfig("tiny")),
         (PAPER, "resnet50-keras", BackboneConfig("resnet50", "resnet50-keras")),
     ],

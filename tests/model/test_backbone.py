@@ -103,7 +103,7 @@ def test_strides_of_original_resnets_sit_in_the_first_convolution():
 
 
 def test_an_original_resnet_computes_at_every_fourth_cell_what_it_computes_undilated():
-    exact = Backbone(BackboneConfig("resnet50", stride_in_1x1=True, dilate_first=True))
+    exact = Backbone(BackboneConfig("resnet50", stride_in_1x1=True))
     for stage in (exact.body.layer1, exact.body.layer2, exact.body.layer3, exact.body.layer4):
         for block in stage:
             torch.nn.init.constant_(block.bn3.weight, 0.3)  # untrained blocks have zero here, and no effect
@@ -111,7 +111,7 @@ def test_an_original_resnet_computes_at_every_fourth_cell_what_it_computes_undil
     sparse.load_state_dict(exact.body.state_dict())
     for stage in (sparse.layer2, sparse.layer3, sparse.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = (2, 2), (1, 1)
-    timms = Backbone(BackboneConfig("resnet50", stride_in_1x1=True))
+    timms = Backbone(BackboneConfig("resnet50", stride_in_1x1=True, dilate_first=False))
     timms.body.load_state_dict(exact.body.state_dict())
     image = torch.rand(1, 3, 129, 129, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
@@ -119,6 +119,23 @@ def test_an_original_resnet_computes_at_every_fourth_cell_what_it_computes_undil
     for level, step in ((2, 1), (3, 2), (4, 4)):
         torch.testing.assert_close(ours[level][..., ::step, ::step], expected[level], rtol=1e-4, atol=1e-5)
     assert (without[4][..., ::4, ::4] - expected[4]).abs().max() > 0.01 * expected[4].abs().max()  # so it is needed
+
+
+@pytest.mark.parametrize("name", ["resnet50", "resnet50s"])
+def test_a_later_resnet_computes_at_every_fourth_cell_what_it_computes_undilated(name):
+    exact, other = Backbone(BackboneConfig(name)), Backbone(BackboneConfig(name, dilate_first=True))
+    for stage in (exact.body.layer1, exact.body.layer2, exact.body.layer3, exact.body.layer4):
+        for block in stage:
+            torch.nn.init.constant_(block.bn3.weight, 0.3)
+    sparse = compat.timm().create_model(name, features_only=True).eval()
+    for network in (sparse, other.body):
+        network.load_state_dict(exact.body.state_dict())
+    image = torch.rand(1, 3, 129, 129, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected, ours, all_dilated = sparse(image), exact.body(image), other.body(image)
+    for level, step in ((2, 1), (3, 2), (4, 4)):
+        torch.testing.assert_close(ours[level][..., ::step, ::step], expected[level], rtol=1e-4, atol=1e-5)
+    assert (all_dilated[4][..., ::4, ::4] - expected[4]).abs().max() > 0.01 * expected[4].abs().max()
 
 
 @pytest.mark.parametrize("setting", ["stride_in_1x1", "dilate_first"])

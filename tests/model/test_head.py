@@ -20,12 +20,6 @@ def test_a_residual_block_that_adds_nothing_passes_positive_maps_through():
     assert torch.equal(block(maps), maps)
 
 
-def test_the_release_s_classifier_has_a_residual_pair_more():
-    plain, released = Classifier(8, HeadConfig()), Classifier(8, HeadConfig(residual=True))
-    extra = sum(p.numel() for p in released.parameters()) - sum(p.numel() for p in plain.parameters())
-    assert extra == sum(p.numel() for p in ResidualBlock(8).parameters())
-
-
 def test_the_auxiliary_head_answers_each_shot_by_itself():
     head = AuxiliaryHead(8, HeadConfig()).eval()
     support, prototype = torch.randn(2, 3, 8, 4, 4), torch.randn(2, 8)

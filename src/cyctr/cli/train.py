@@ -52,7 +52,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"The recipe that --model.*, --optimizer.* ... change: {', '.join(PRESETS)}.",
+            help=f"The recipe that --model.*, --optimizer.* ... change: {', '.join(PRESETS)}; on COCO-20^i its form for that.",
             show_default=f"{_PRESET}; {_OF_THE_RUN}",
         ),
     ] = None,
@@ -123,14 +123,15 @@ def train(
     halves = {"auto": chosen.type == "cuda", "bfloat16": True, "float32": False}
     with ExitStack() as stack:
         world = stack.enter_context(join(chosen.type))  # before anything is read: the first reads the run's folder for all
-        config = _config(preset, weights, changes, folder if resume else None, world)
+        opened, number = _open(dataset, fold, folder if resume else None, world)
+        config = _config(preset, weights, changes, folder if resume else None, world, opened.name)
         if not resume:
             world.share(folder.check_ours)
         if not resume and not force and world.share(lambda: folder.begun):
             raise ConfigError(
                 f"{output}: holds a run already; go on with --resume, replace it with --force, or choose another --output"
             )
-        usual = {"half": halves["auto"], "validate_every": config.training.episodes // 10}
+        usual = {"half": halves["auto"], "validate_every": None}
         kept = world.share(lambda: kept_options(folder.last_session(), chosen)) if resume else {}
         given = {
             "half": None if precision is None else _choice("--precision", precision, halves),
@@ -149,7 +150,6 @@ def train(
             max_minutes=max_minutes,
             tensorboard=tensorboard,
         )
-        opened, number = _open(dataset, fold, folder if resume else None, world)
         if world.leads:
             stack.enter_context(alone(output / ".run.lock", output))
         if world.size > 1 and chosen.index is not None:
@@ -175,16 +175,21 @@ def train(
 
 
 def _config(
-    preset: str | None, weights: str | None, changes: Mapping[str, str], resumed: "RunFolder | None", world: "World"
+    preset: str | None,
+    weights: str | None,
+    changes: Mapping[str, str],
+    resumed: "RunFolder | None",
+    world: "World",
+    dataset: str,
 ) -> "Config":
-    """What the options ask for; they change a preset, or the settings of the run that is resumed."""
+    """What the options ask for; they change a preset for the dataset, or the settings of the run that is resumed."""
     from cyctr import config as configs
     from cyctr.engine.methods import with_weights
 
     if resumed is not None and preset is None:
         base = world.share(resumed.settings)
     else:
-        base = configs.preset(preset or _PRESET)
+        base = configs.preset(preset or _PRESET, dataset)
         if weights is None and base.model.backbone.weights is None:
             weights = _WEIGHTS
     if weights is not None:
@@ -297,7 +302,7 @@ class _Watch:
             faster = "" if self.device.type == "cuda" else ", or use a GPU"
             self._print(
                 f"note: at this speed it takes {_duration(left)} more; lower --training.episodes (now "
-                f"{self.training.episodes:,}) or --training.augmentation.size (now {self.training.augmentation.size}){faster}"
+                f"{self.training.length:,}) or --training.augmentation.size (now {self.training.augmentation.size}){faster}"
             )
 
     def on_record(self, record: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from cyctr.config import InputConfig
 from cyctr.data.dataset import Pool
 from cyctr.data.sampler import Draw, Sampler
-from cyctr.data.transforms import fit_image, fit_label, planes
+from cyctr.data.transforms import fit_image, fit_label, padding_of, planes
 from cyctr.types import Episode
 
 _MEMORY = 3 * 2**30  # bytes of prepared images that are kept: all of a fold's test images, many times over
@@ -93,14 +93,17 @@ class TestEpisodes:
     def _stacked(self, draws: tuple[Draw, ...]) -> Batch:
         supports = [[self._image(i) for i in draw.supports] for draw in draws]
         support_labels = [[self._label(i, draw.category) for i in draw.supports] for draw in draws]
+        truths = tuple(self._truth(draw.query, draw.category) for draw in draws)
+        images = torch.stack([self._image(draw.query) for draw in draws])
         episode = Episode(
             torch.stack([torch.stack(shots) for shots in supports]),
             torch.stack([torch.stack(shots) for shots in support_labels]),
-            torch.stack([self._image(draw.query) for draw in draws]),
+            images,
             torch.stack([self._label(draw.query, draw.category) for draw in draws]),
+            padding_of([(truth.shape[-2], truth.shape[-1]) for truth in truths], self.config, images.device),
             trusted=True,
         )
-        return Batch(draws, episode, tuple(self._truth(draw.query, draw.category) for draw in draws))
+        return Batch(draws, episode, truths)
 
     def batches(self, numbers: Iterable[int], size: int, workers: int) -> Iterator[Batch]:
         """All episodes of these numbers in order, `size` at a time; the same whatever the number of workers."""

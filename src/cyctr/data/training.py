@@ -10,14 +10,14 @@ from cyctr.config import AugmentationConfig, TrainingConfig
 from cyctr.data.latent import MixedSampler
 from cyctr.data.pictures import Pair, Pictures, Store
 from cyctr.data.sampler import Draw, Sampler
-from cyctr.data.transforms import BLUR, CHANCES, augmentation_matrices, blur, recolour, warp
+from cyctr.data.transforms import BLUR, CHANCES, augmentation_matrices, beyond, blur, recolour, warp
 from cyctr.errors import ConfigError
 from cyctr.seeding import Stream, random_bits
 from cyctr.types import Episode
 from cyctr.words import counted
 
 _COLOURS = 3  # random numbers that a change of colours takes
-Moving = Callable[[Pictures, AugmentationConfig, Tensor], tuple[Tensor, Tensor, Tensor]]
+Moving = Callable[[Pictures, AugmentationConfig, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +28,7 @@ class Groups:
         draws: what was drawn for each group.
         images: (G * (K + 1), 3, S, S) uint8; in a group the query comes first.
         labels: (G * (K + 1), S, S) uint8.
+        padding: (G * (K + 1), S, S) bool, true beyond the photograph.
         roles: (E, K + 1) int64 into the images: the query of each episode, then its supports.
         seeds: (E,) int64, which support tokens each samples.
         rotated: whether every image is the query of one episode, in their order.
@@ -36,6 +37,7 @@ class Groups:
     draws: tuple[Draw, ...]
     images: Tensor
     labels: Tensor
+    padding: Tensor
     roles: Tensor
     seeds: Tensor
     rotated: bool
@@ -44,7 +46,8 @@ class Groups:
     def episode(self) -> Episode:
         """The episodes with their images."""
         query, supports = self.roles[:, 0], self.roles[:, 1:]
-        return Episode(self.images[supports], self.labels[supports], self.images[query], self.labels[query], trusted=True)
+        of_query = (self.images[query], self.labels[query], self.padding[query])
+        return Episode(self.images[supports], self.labels[supports], *of_query, trusted=True)
 
 
 class TrainingEpisodes:
@@ -90,7 +93,7 @@ class TrainingEpisodes:
         first, count = draws[0].number, len(draws)
         place = torch.arange(count * images, device=self.device)
         own = place + (first * images + self._augmentation_seed)
-        pixels, labels = augment(pictures, self.config.augmentation, own, self._moving)
+        pixels, labels, padding = augment(pictures, self.config.augmentation, own, self._moving)
         group = place.view(count, images)
         if self.config.rotate:
             turn = torch.arange(images, device=self.device)
@@ -99,7 +102,7 @@ class TrainingEpisodes:
             seeds = place + (first * images + self._token_seed)
         else:
             roles, seeds = group, place[:count] + (first + self._token_seed)
-        return Groups(draws, pixels, labels, roles, seeds, self.config.rotate)
+        return Groups(draws, pixels, labels, padding, roles, seeds, self.config.rotate)
 
 
 def groups_of_part(config: TrainingConfig, processes: int, pieces: int) -> int:
@@ -118,21 +121,25 @@ def groups_of_part(config: TrainingConfig, processes: int, pieces: int) -> int:
     return size
 
 
-def move(pictures: Pictures, config: AugmentationConfig, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def move(pictures: Pictures, config: AugmentationConfig, seeds: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The part of `augment` that scales, turns, flips and crops: many small steps, which a GPU waits for unless compiled.
 
     Returns:
-        (n, 3, S, S) and (n, S, S) uint8, and (n, 10) float64 numbers in [0, 1): what chance has decided, and may decide yet.
+        (n, 3, S, S) and (n, S, S) uint8, (n, S, S) bool, true beyond the photograph, and (n, 10) float64 numbers in [0, 1):
+        what chance has decided, and may decide yet.
     """
     chance = random_bits(seeds, CHANCES + _COLOURS + 1).double() / 2**32  # (n, 10)
     points = pictures.anchors.shape[1]
     picked = (chance[:, -1] * points).long()[:, None, None].expand(-1, 1, 2)
     anchors = pictures.anchors.gather(1, picked)[:, 0]  # (n, 2)
     matrices = augmentation_matrices(config, chance[:, :CHANCES], pictures.sizes, anchors)
-    return *warp(pictures.images, pictures.labels, matrices, config.size, pictures.sizes), chance
+    padding = beyond(matrices, config.size, pictures.sizes)
+    return *warp(pictures.images, pictures.labels, matrices, config.size, pictures.sizes), padding, chance
 
 
-def augment(pictures: Pictures, config: AugmentationConfig, seeds: Tensor, moving: Moving = move) -> tuple[Tensor, Tensor]:
+def augment(
+    pictures: Pictures, config: AugmentationConfig, seeds: Tensor, moving: Moving = move
+) -> tuple[Tensor, Tensor, Tensor]:
     """Scales, turns, flips, crops, blurs and recolours images at random, and their labels with them.
 
     Args:
@@ -142,11 +149,11 @@ def augment(pictures: Pictures, config: AugmentationConfig, seeds: Tensor, movin
         moving: `move`, or the same compiled.
 
     Returns:
-        (n, 3, S, S) and (n, S, S) uint8.
+        (n, 3, S, S) and (n, S, S) uint8, and (n, S, S) bool, true beyond the photograph.
     """
-    images, labels, chance = moving(pictures, config, seeds)
+    images, labels, padding, chance = moving(pictures, config, seeds)
     if config.blur:
         images = torch.where((chance[:, BLUR] < config.blur)[:, None, None, None], blur(images), images)
     if config.colour:
         images = recolour(images, config.colour * (2 * chance[:, CHANCES:-1] - 1))
-    return images, labels
+    return images, labels, padding

@@ -165,6 +165,31 @@ def warp(images: Tensor, labels: Tensor, matrices: Tensor, size: int, sources: T
     return colour.round().clamp(0, 255).byte(), (IGNORE - decided[:, 0]).byte()
 
 
+def beyond(matrices: Tensor, size: int, sources: Tensor) -> Tensor:
+    """(B, S, S) bool: the pixels of crops that lie beyond their image.
+
+    Args:
+        matrices: (B, 2, 3) of `augmentation_matrices`.
+        size: S of the crops.
+        sources: (B, 2) height and width of each image.
+    """
+    place = torch.arange(size, device=matrices.device, dtype=matrices.dtype) + 0.5
+    across, down, shift = matrices.unbind(-1)  # (B, 2) each
+    points = (across[:, None, None] * place[None, None, :, None] + down[:, None, None] * place[None, :, None, None]) + shift[
+        :, None, None
+    ]  # (B, S, S, 2) as (x, y)
+    extent = sources.flip(-1)[:, None, None]
+    return ((points < 0) | (points >= extent)).any(-1)
+
+
+def padding_of(sizes: Sequence[Size], config: InputConfig, device: torch.device) -> Tensor:
+    """(B, S, S) bool: what of the inputs that `fit_image` makes of images of these sizes lies beyond the image."""
+    place = torch.arange(config.size, device=device)
+    content = to_device(torch.tensor([content_size(size, config) for size in sizes]), device)  # (B, 2)
+    rows, columns = (place[None] >= content[:, axis, None] for axis in (0, 1))  # (B, S)
+    return rows[:, :, None] | columns[:, None]
+
+
 def _fill(device: torch.device) -> Tensor:
     """(3,) float32 of the mean colour."""
     if torch.compiler.is_compiling():  # written into the code, rather than fetched

@@ -20,7 +20,7 @@ from cyctr.model.edges import follow_edges
 from cyctr.types import Episode, Features, Prediction
 from cyctr.weights import CATALOGUE
 
-_PIXELS = ("support_images", "support_labels", "query_images")
+_PIXELS = ("support_images", "support_labels", "query_images", "query_padding")
 Precision = Literal["auto", "float32", "bfloat16"]
 
 
@@ -105,7 +105,8 @@ def along_edges(prediction: Prediction, images: Tensor) -> Prediction:
 
 def _mirrored(episode: Episode) -> Episode:
     """The same, left and right exchanged."""
-    return replace(episode, **{name: getattr(episode, name).flip(-1) for name in _PIXELS})
+    own = {name: getattr(episode, name) for name in _PIXELS}
+    return replace(episode, **{name: value.flip(-1) for name, value in own.items() if value is not None})
 
 
 def _mean(prediction: Prediction, mirrored: Prediction) -> Prediction:
@@ -170,7 +171,7 @@ def with_weights(config: Config, weights: str) -> Config:
     if weights == own.weights:
         return config
     offset = CATALOGUE[weights].offset if own.offset is not None and weights in CATALOGUE else None
-    other = replace(other, tuned=own.tuned, offset=offset, dilate_first=own.dilate_first and other.name == own.name)
+    other = replace(other, tuned=own.tuned, offset=offset)
     return replace(config, model=replace(config.model, backbone=other))
 
 

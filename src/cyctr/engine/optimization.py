@@ -127,10 +127,15 @@ class Optimization:
         if self.config.decay_biases:
             groups = [{"params": list(weights.values()), "weight_decay": decay}]
         else:
-            flat = [value for value in weights.values() if value.ndim < 2]
-            wide = [value for value in weights.values() if value.ndim >= 2]
+            decayed = {name for name, value in weights.items() if value.ndim >= 2 or self._is_decayed_norm(name)}
+            flat = [value for name, value in weights.items() if name not in decayed]
+            wide = [value for name, value in weights.items() if name in decayed]
             groups = [{"params": wide, "weight_decay": decay}, {"params": flat, "weight_decay": 0.0}]
         return torch.optim.AdamW(groups, rate, fused=_on_gpu(weights))
+
+    def _is_decayed_norm(self, name: str) -> bool:
+        """Whether it is the weight of a norm, and those are to decay."""
+        return self.config.decay_norms and "norm" in name and name.endswith(".weight")
 
 
 def _on_gpu(weights: Mapping[str, Tensor]) -> bool:

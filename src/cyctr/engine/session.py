@@ -105,7 +105,7 @@ class _Session:
         self.interval = self.began
         self.idle = 0.0  # seconds of this interval that were not training
         self.asked, self.ask_at = (trainer.step, self.began), trainer.step + 1  # when that was last done, and when it is again
-        self.validate_at = self._every(trainer.options.validate_every)
+        self.validate_at = self._every(trainer.options.validate_every or 0)
         self.keep_at = self._every(trainer.options.keep_every)
         self.board = _board(trainer) if self.leads else None
 

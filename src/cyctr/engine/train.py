@@ -36,6 +36,7 @@ from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting, differences
 from cyctr.losses import Losses, episode_loss
 from cyctr.model import Backbone, CyCTR
+from cyctr.model.cyctr import TokenCount
 from cyctr.seeding import Stream
 from cyctr.types import Episode, Features
 from cyctr.weights import load_backbone
@@ -69,7 +70,7 @@ class Options:
         deterministic: the same bits each time on a GPU too, more slowly.
         save_minutes: how often the state is kept.
         keep_every: episodes after which a checkpoint is kept for good; 0 keeps none.
-        validate_every: episodes between validations; 0 validates at the end alone.
+        validate_every: episodes between validations; 0 validates at the end alone, and None after each tenth of the schedule.
         validation_episodes: of each validation; 0 validates never.
         max_minutes: ends the run in good order.
         tensorboard: write events for TensorBoard, where it is installed.
@@ -83,7 +84,7 @@ class Options:
     deterministic: bool = False
     save_minutes: float = 2.0
     keep_every: int = 0
-    validate_every: int = 0
+    validate_every: int | None = 0
     validation_episodes: int = 200
     max_minutes: float = math.inf
     tensorboard: bool = True
@@ -91,7 +92,7 @@ class Options:
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
             value, kind = getattr(self, name), int | float if name.endswith("minutes") else int
-            if value is None and name == "workers":
+            if value is None and name in ("workers", "validate_every"):
                 continue
             if isinstance(value, bool) or not isinstance(value, kind) or not value >= least:
                 expected = "a number" if name.endswith("minutes") else "a whole number"
@@ -158,9 +159,13 @@ class Trainer:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # torch looks at its first product, and never again
         self.dataset = with_held_out(dataset, fold, config.training.hold_out)
         index = self.dataset.pool("train").index(progress)
-        self._sessions, self._recorded = self._earlier_sessions() if resume else [], False
-        kept = self.world.share(folder.load_state) if resume else None
+        self._recorded = False
         labelled = self._labelled(index)  # refuses shots that the data cannot give
+        self.config = config = replace(config, training=config.training.with_length(len(labelled.images)))
+        if self.options.validate_every is None:
+            self.options = replace(self.options, validate_every=self.config.training.length // 10)
+        self._sessions = self._earlier_sessions() if resume else []
+        kept = self.world.share(folder.load_state) if resume else None
         groups_of_part(config.training, self.world.size, self.options.accumulate)  # refuses what cannot be shared
         self.validation = validation or self._open_validation(progress)
         self.model = build_network(config).to(device)
@@ -267,17 +272,20 @@ class Trainer:
             )
         return found.get("sessions", [])
 
-    def losses(self, groups: Groups, tokens: int) -> Losses:
+    def losses(self, groups: Groups, tokens: TokenCount) -> Losses:
         """What the network loses on groups of images; backward is the caller's."""
         with self.precision():
             features = self._encode(groups.images)
-            tensors = (groups.images, groups.labels, groups.roles, groups.seeds)
+            tensors = (groups.images, groups.labels, groups.padding, groups.roles, groups.seeds)
             return self._learn(self.model, features, *tensors, groups.rotated, tokens, self.config.loss)
 
-    def tokens(self, step: int) -> int:
-        """N_s per shot of a step."""
-        sampling, training = self.config.model.sampling, self.config.training
-        return sampling.training_tokens(Stream("tokens", training.seed, step).uniform(), training.shots)
+    def tokens(self, step: int) -> TokenCount:
+        """N_s per shot of a step; one for each layer where each draws its own."""
+        model, training = self.config.model, self.config.training
+        if model.draws_per_layer:
+            streams = [Stream("tokens", training.seed, step, layer) for layer in range(model.encoder.layers)]
+            return tuple(model.sampling.training_tokens(stream.uniform(), training.shots) for stream in streams)
+        return model.sampling.training_tokens(Stream("tokens", training.seed, step).uniform(), training.shots)
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
@@ -447,9 +455,7 @@ class Trainer:
     def _compiles(self) -> bool:
         if self.options.compile is not None:
             return self.options.compile
-        return (
-            self.device.type == "cuda" and not self.options.deterministic and self.config.training.episodes >= _WORTH_COMPILING
-        )
+        return self.device.type == "cuda" and not self.options.deterministic and self.config.training.length >= _WORTH_COMPILING
 
 
 def with_held_out(dataset: Dataset, fold: int, count: int) -> Dataset:
@@ -465,15 +471,16 @@ def learn(
     features: Features,
     images: Tensor,
     labels: Tensor,
+    padding: Tensor,
     roles: Tensor,
     seeds: Tensor,
     rotated: bool,
-    tokens: int,
+    tokens: TokenCount,
     config: LossConfig,
 ) -> Losses:
     """The losses of the episodes that images make, given their features; arguments as in `Groups`."""
     query, supports = roles[:, 0], roles[:, 1:]
-    episode = Episode(images[supports], labels[supports], images[query], labels[query], trusted=True)
+    episode = Episode(images[supports], labels[supports], images[query], labels[query], padding[query], trusted=True)
     of_query = features if rotated else Features(_take(features.mid, query), _take(features.high, query))
     of_supports = Features(_take(features.mid, supports.flatten()), _take(features.high, supports.flatten()))
     return episode_loss(model.match(of_query, of_supports, episode, seeds, tokens), episode, config)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from cyctr.data.transforms import content_size, fit_image, planes
+from cyctr.data.transforms import content_size, fit_image, padding_of, planes
 from cyctr.errors import ConfigError, DataError
 from cyctr.imaging import write_image
 from cyctr.inference.inputs import ImageLike, to_image
@@ -126,7 +126,8 @@ def explain(
         raise ConfigError(f"the place is {at[0]},{at[1]}; expected x below {size[1]} and y below {size[0]}")
     fitted = fit_image(planes(pixels), config)
     with segmenter.precision():
-        query = segmenter.model.encode_query(fitted[None].to(segmenter.device))
+        padding = padding_of([size], config, segmenter.device)
+        query = segmenter.model.encode_query(fitted[None].to(segmenter.device), padding)
         prediction = segmenter.model.answer(query, support.to(segmenter.device).encoded, explain=True)
     explanation = prediction.explanation
     assert explanation is not None

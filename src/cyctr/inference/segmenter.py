@@ -21,7 +21,7 @@ from torch import Tensor
 from cyctr import pretrained
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import InputConfig
-from cyctr.data.transforms import content_size, fit_image, fit_label, planes, restore
+from cyctr.data.transforms import fit_image, fit_label, padding_of, planes, restore
 from cyctr.devices import choose_device, episodes_together, half_pays
 from cyctr.errors import ConfigError, DataError
 from cyctr.evaluation.metrics import Counts, count
@@ -33,7 +33,7 @@ from cyctr.inference.support import EncodedSupport, read_support
 from cyctr.inference.tiles import Canvas, Window, around, windows
 from cyctr.model import CyCTR
 from cyctr.model.edges import edge_maps, enlarge, follow
-from cyctr.types import Prediction, Query, Support
+from cyctr.types import IGNORE, Prediction, Query, Support
 from cyctr.weights import CATALOGUE, cache
 
 Pixels = NDArray[np.uint8]
@@ -315,8 +315,10 @@ class Segmenter:
                 config = InputConfig(_scaled(self.input.size, part[0][1].scale))
                 seen_parts = [self._part(images[place], view) for place, view in part]
                 inputs = torch.stack([fit_image(pixels, config) for pixels in seen_parts])
-                inside = _inside([view for _, view in part], config, self.device)
-                predictions = list(self._predictions(inputs, supports))
+                shown = [(view.window.height, view.window.width) for _, view in part]
+                padding = padding_of(shown, config, self.device)
+                inside = ~padding
+                predictions = list(self._predictions(inputs, padding, supports))
                 pairs = zip(predictions, supports.values(), strict=True)
                 blended = [self.blended(prediction, support, plan.votes) for prediction, support in pairs]
                 maps = edge_maps(inputs, torch.stack(blended, 1), inside) if plan.edges else None
@@ -340,10 +342,10 @@ class Segmenter:
         part = planes(image[rows, columns]).to(self.device)
         return part.flip(-1) if view.mirrored else part
 
-    def _predictions(self, inputs: Tensor, supports: Mapping[str, EncodedSupport]) -> Iterator[Prediction]:
+    def _predictions(self, inputs: Tensor, padding: Tensor, supports: Mapping[str, EncodedSupport]) -> Iterator[Prediction]:
         """What the network answers for each class; the inputs are encoded once."""
         with self.precision():
-            query = self.model.encode_query(inputs)
+            query = self.model.encode_query(inputs, padding)
             for support in supports.values():
                 yield self.model.answer(query, support.encoded)
 
@@ -380,7 +382,7 @@ class Segmenter:
     @torch.inference_mode()
     def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None) -> EncodedSupport:
         with self.precision():
-            queries = self.model.encode_query(images.to(self.device))
+            queries = self.model.encode_query(images.to(self.device), (labels == IGNORE).to(self.device))
             encoded = self.model.label(queries, labels[None].to(self.device))
         return EncodedSupport(name, images, labels, encoded, self.digest, self._trust(queries, labels, encoded), tile)
 
@@ -549,14 +551,6 @@ def _followed(maps: Tensor, part: Tensor, view: _View, config: InputConfig) -> T
     whole = restore(enlarge(maps[None], config.size)[0], (view.window.height, view.window.width), config)
     back = follow(whole, part)
     return back.flip(-1) if view.mirrored else back
-
-
-def _inside(views: Sequence[_View], config: InputConfig, device: torch.device) -> Tensor:
-    """(B, S, S) bool: where the inputs of some views show the image."""
-    sizes = torch.tensor([content_size((view.window.height, view.window.width), config) for view in views], device=device)
-    places = torch.arange(config.size, device=device)
-    rows, columns = (places < sizes[:, axis, None] for axis in (0, 1))  # (B, S) each
-    return rows[:, :, None] & columns[:, None]
 
 
 def _resemblance(prediction: Prediction, inside: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class Backbone(nn.Module):
         self.body, mean, std = _create_body(config)
         if config.stride_in_1x1:
             _move_strides(self.body, config.name)
-        if config.dilate_first:
+        if config.dilates_first:
             _dilate_first_blocks(self.body, config.name)
         self.requires_grad_(False).eval()
         levels = _probe(self.body, config.name)

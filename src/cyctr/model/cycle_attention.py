@@ -120,14 +120,14 @@ class CycleAttention(nn.Module):
     With `encoder.marks` a value also carries the class of its token, so that what is collected is a vote.
     """
 
-    def __init__(self, dim: int, config: EncoderConfig) -> None:
+    def __init__(self, dim: int, config: EncoderConfig, biased: bool = True) -> None:
         super().__init__()
         self.heads = config.heads
         self.cross = config.cross
         self.dropout = config.dropout
         self.flag_dropout = config.flag_dropout
         self.q, self.k, self.v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
-        self.out = nn.Linear(dim, dim) if config.output_projection else nn.Identity()
+        self.out = nn.Linear(dim, dim, bias=biased) if config.output_projection else nn.Identity()
         self.by_angle = config.matching == "cosine"
         self.mark = nn.Parameter(_MARK * torch.randn(dim)) if config.marks else None
         if self.by_angle:
@@ -153,7 +153,7 @@ class CycleAttention(nn.Module):
         q, k, v = self._split(self.q(query)), self._split(self.k(tokens)), self._split(self._values(tokens, support))
         if self.by_angle:
             q, k = (F.normalize(q, dim=-1) * self._factor(q)).to(v.dtype), F.normalize(k, dim=-1).to(v.dtype)
-        valid = support.valid[:, None].expand(-1, self.heads, -1)  # (B, heads, N)
+        valid = support.attended[:, None].expand(-1, self.heads, -1)  # (B, heads, N)
         consistent = self._consistent(q, k, support) if self.cross != "vanilla" or explain else valid
         usable = self._usable(valid if self.cross == "vanilla" else consistent, support)
         bias = torch.zeros_like(usable, dtype=q.dtype).masked_fill(~usable, -math.inf)[:, :, None]  # (B, heads, 1, N)
@@ -194,10 +194,11 @@ class CycleAttention(nn.Module):
 
     def _usable(self, allowed: Tensor, support: Support) -> Tensor:
         """(B, heads, N) the tokens attended to; never none."""
-        valid, is_foreground = support.valid[:, None], support.is_foreground[:, None]
+        valid, is_foreground = support.attended[:, None], support.is_foreground[:, None]
         if self.training and self.flag_dropout:
-            let_through = torch.rand(allowed.shape, device=allowed.device) < self.flag_dropout
-            allowed = allowed | (valid & let_through)
+            allowed = allowed | (torch.rand(allowed.shape, device=allowed.device) < self.flag_dropout)
+        if support.hidden is not None or (self.training and self.flag_dropout):
+            allowed = allowed & valid
         if self.cross == "cycle_foreground":
             allowed = _or_all(allowed & is_foreground, valid & is_foreground)
         return _or_all(allowed, valid)
@@ -210,7 +211,7 @@ def _or_all(chosen: Tensor, candidates: Tensor) -> Tensor:
 
 
 def _states(consistent: Tensor, support: Support) -> Tensor:
-    valid, is_foreground = support.valid[:, None], support.is_foreground[:, None]
+    valid, is_foreground = support.attended[:, None], support.is_foreground[:, None]
     state = torch.full_like(consistent, CycleState.INCONSISTENT, dtype=torch.uint8)
     state = state.masked_fill(consistent & is_foreground, CycleState.CONSISTENT_FOREGROUND)
     state = state.masked_fill(consistent & ~is_foreground, CycleState.CONSISTENT_BACKGROUND)

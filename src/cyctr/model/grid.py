@@ -29,20 +29,21 @@ class Grid:
     alignment: Alignment = "corner"
     offset: int = 0
 
-    def cells(self, labels: Tensor, size: tuple[int, int]) -> Tensor:
+    def cells(self, labels: Tensor, size: tuple[int, int], keep_small: bool = True) -> Tensor:
         """The label of each cell: that of the pixel it sits on.
-
-        An object so small that it lies between all those pixels keeps the one cell it covers most.
 
         Args:
             labels: (B, H, W) uint8 of 0, 1 and 255.
             size: (h, w) of the feature map.
+            keep_small: an object so small that it lies between all those pixels keeps the one cell it covers most.
 
         Returns:
             (B, h, w) uint8.
         """
         rows, columns = self._anchors(size[0], labels), self._anchors(size[1], labels)  # (h,), (w,)
         cells = labels[:, rows.clamp(0, labels.shape[-2] - 1)[:, None], columns.clamp(0, labels.shape[-1] - 1)]
+        if not keep_small:
+            return cells
 
         foreground = (labels == 1).float()  # (B, H, W)
         nearest_row = _nearest(labels.shape[-2], rows)  # (H, h) one-hot

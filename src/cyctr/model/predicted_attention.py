@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from cyctr.config import EncoderConfig
 from cyctr.model import kernels
-from cyctr.model.position import coordinates
 
 _CHUNK = 2**21  # numbers read together on the CPU: 8 MB stay in its cache
 
@@ -58,40 +57,50 @@ def gather_points(values: Tensor, x: Tensor, y: Tensor) -> Tensor:
 class PredictedAttention(nn.Module):
     """Multi-head attention over P predicted positions: offsets and weights come from `Q + Coord`, values from a map."""
 
-    def __init__(self, dim: int, config: EncoderConfig) -> None:
+    def __init__(self, dim: int, config: EncoderConfig, biased: bool = True) -> None:
         super().__init__()
         self.heads, self.points = config.heads, config.points
-        self.q, self.v = nn.Linear(dim, dim, bias=False), nn.Linear(dim, dim, bias=False)
+        self.q = nn.Identity() if config.unprojected else nn.Linear(dim, dim, bias=False)
+        self.v = nn.Linear(dim, dim, bias=False)
         self.offsets = nn.Linear(dim, self.heads * self.points * 2)  # f
         self.weights = nn.Linear(dim, self.heads * self.points)  # g
         self.dropout = nn.Dropout(config.dropout)
-        self.out = nn.Linear(dim, dim) if config.output_projection else nn.Identity()
+        self.out = nn.Linear(dim, dim, bias=biased) if config.output_projection else nn.Identity()
         self._start_on_rays()
 
-    def forward(self, query: Tensor, grid: tuple[int, int], maps: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        query: Tensor,
+        position: Tensor,
+        grid: tuple[int, int],
+        maps: Tensor | None = None,
+        silent: Tensor | None = None,
+    ) -> Tensor:
         """Gathers what each query token asks for.
 
         Args:
             query: (B, hw, d).
+            position: (hw, d) or (B, hw, d), `Coord` of the query's cells.
             grid: (h, w) of the query.
             maps: (B, K, d, h', w') to read from, the mean over K; by default the query itself.
+            silent: (B, hw) bool, cells of the query whose values are zero.
 
         Returns:
             (B, hw, d).
         """
         batch, tokens, dim = query.shape
         q = self.q(query)
-        guide = q + coordinates(*grid, dim, query.device).to(q.dtype)
+        guide = q + position.to(q.dtype)
         with torch.autocast(query.device.type, enabled=False):  # a place nine cells away needs more than eight bits
             offsets = self.offsets(guide.float()).unflatten(-1, (self.heads, self.points, 2))  # (B, hw, heads, P, 2)
         weights = self.weights(guide).float().unflatten(-1, (self.heads, self.points)).softmax(-1)  # (B, hw, heads, P)
         weights = self.dropout(weights)
         if maps is None and kernels.usable(query) and not torch.are_deterministic_algorithms_enabled():
-            values = self.v(query).unflatten(-1, (self.heads, -1))  # (B, hw, heads, d / heads)
+            values = self._values(query, silent).unflatten(-1, (self.heads, -1))  # (B, hw, heads, d / heads)
             return self.out(kernels.mix_points(values, offsets, weights, *grid).flatten(2))
 
         if maps is None:
-            values, shots, size = self.v(query), 1, grid
+            values, shots, size = self._values(query, silent), 1, grid
         else:
             shots, size = maps.shape[1], (maps.shape[-2], maps.shape[-1])
             values = self.v(maps.flatten(3).transpose(2, 3).flatten(0, 1))  # (B * K, h'w', d)
@@ -102,6 +111,11 @@ class PredictedAttention(nn.Module):
         mixed = _weighted_read(values, _for_shots(points, shots), _for_shots(by_head, shots))
         mixed = mixed.view(batch, shots, dim, tokens).mean(1)  # (B, d, hw)
         return self.out(mixed.transpose(1, 2).to(q.dtype))
+
+    def _values(self, query: Tensor, silent: Tensor | None) -> Tensor:
+        """(B, hw, d) what the cells of the query have to say."""
+        values = self.v(query)
+        return values if silent is None else values.masked_fill(silent[..., None], 0.0)
 
     def _start_on_rays(self) -> None:
         """Deformable attention's start: head m looks along direction m, point p at distance p, all about equally.

@@ -27,13 +27,14 @@ def support_vectors(high: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     return F.normalize(vectors, dim=-1), valid
 
 
-def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
+def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor, all_shots: bool = False) -> Tensor:
     """The largest cosine similarity of each query cell to the foreground of each shot, spread to [0, 1], mean over shots.
 
     Args:
         query_high: (B, C, h, w).
         vectors: (B, K, M, C) from `support_vectors`.
         valid: (B, K, M) bool.
+        all_shots: a shot without foreground counts as zero, as in the release; else it does not count.
 
     Returns:
         (B, h, w) in [0, 1].
@@ -48,7 +49,7 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
     low, high = best.amin(-1, keepdim=True), best.amax(-1, keepdim=True)
     noise = max(1e-4, 2 * torch.finfo(similarity.dtype).eps)  # of rounding: it is not spread out
     spread = (best - low) / (high - low).clamp_min(noise)  # (B, K, hw)
-    mean = spread.sum(1) / present.sum(1).clamp_min(1)  # (B, hw)
+    mean = spread.mean(1) if all_shots else spread.sum(1) / present.sum(1).clamp_min(1)  # (B, hw)
     return mean.unflatten(1, query_high.shape[-2:])
 
 

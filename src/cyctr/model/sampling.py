@@ -19,11 +19,13 @@ class Sample:
         index: (B, N) int64 into the flattened cells; everything that belongs to a token is gathered with it.
         is_foreground: (B, N) bool.
         valid: (B, N) bool: false for slots that no cell fills.
+        hidden: (B, N) bool: not to be attended to; None where all are.
     """
 
     index: Tensor
     is_foreground: Tensor
     valid: Tensor
+    hidden: Tensor | None = None
 
     def gather(self, values: Tensor) -> Tensor:
         """(B, N, C): the rows of (B, S, C) values at the chosen cells."""
@@ -34,7 +36,22 @@ class Sample:
         return self.gather(maps.flatten(3).transpose(2, 3).flatten(1, 2))
 
 
-def sample_tokens(cells: Tensor, count: int, seeds: Tensor) -> Sample:
+class TokenSampler:
+    """Draws tokens from the cells as they are labelled; `released.ReleasedSampler` takes its place where a config asks."""
+
+    def __call__(self, cells: Tensor, labels: Tensor, count: int, seeds: Tensor) -> Sample:
+        """The tokens of B episodes.
+
+        Args:
+            cells: (B, K, h, w) uint8 labels of the support cells.
+            labels: (B, K, H, W) uint8 labels of the support's pixels, which they were read from.
+            count: N_s over all shots.
+            seeds: (B,) int64.
+        """
+        return sample_tokens(cells, count, seeds)
+
+
+def sample_tokens(cells: Tensor, count: int, seeds: Tensor, beyond_half: bool = False) -> Sample:
     """Draws up to half of `count` tokens from the foreground of all shots, the rest from their background, uniformly.
 
     Ignored cells are never drawn. The order of the shots does not matter: a cell's luck depends on its seed and its
@@ -44,6 +61,7 @@ def sample_tokens(cells: Tensor, count: int, seeds: Tensor) -> Sample:
         cells: (B, K, h, w) uint8 labels of the support cells: 1, 0 or 255.
         count: N_s over all shots.
         seeds: (B,) int64.
+        beyond_half: foreground takes the slots that too little background leaves.
     """
     batch, shots = cells.shape[:2]
     flat = cells.flatten(1)  # (B, S)
@@ -54,7 +72,9 @@ def sample_tokens(cells: Tensor, count: int, seeds: Tensor) -> Sample:
 
     foreground = (flat == 1).sum(1, keepdim=True)  # (B, 1) cells there are
     background = (flat == 0).sum(1, keepdim=True)
-    from_foreground = foreground.clamp_max(count // 2)  # (B, 1) cells to take
+    half = torch.full_like(foreground, count // 2)
+    room = torch.maximum(half, count - background) if beyond_half else half
+    from_foreground = torch.minimum(foreground, room)  # (B, 1) cells to take
     from_background = torch.minimum(background, count - from_foreground)
 
     slot = torch.arange(count, device=cells.device).expand(batch, -1)  # (B, N)

@@ -13,8 +13,10 @@ from cyctr.weights import cache, convert
 from cyctr.weights.catalogue import CATALOGUE, Entry, find
 from cyctr.weights.files import read_state
 
-__all__ = ["CATALOGUE", "Entry", "find", "load_backbone", "load_model"]
+__all__ = ["CATALOGUE", "INSIDE", "Entry", "find", "load_backbone", "load_model"]
 
+INSIDE = "inside"
+"""The `backbone.weights` of a checkpoint that holds its backbone; there is none until `load_checkpoint` fills it in."""
 _TIMM = "timm:"
 Triple = tuple[float, float, float]
 
@@ -23,9 +25,9 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration with the weights it names, or random ones where it names none.
 
     `config.weights` is a name of the catalogue (its settings, such as where strides sit, are then honoured),
-    'timm:TAG' for one of timm's own pretrained tags, or a file with torchvision's or timm's names.
+    'timm:TAG' for one of timm's own pretrained tags, a file with torchvision's or timm's names, or `INSIDE`.
     """
-    if config.weights is None:
+    if config.weights is None or config.weights == INSIDE:
         return Backbone(config)
     if config.weights in CATALOGUE:
         entry = find(config.weights)
