@@ -16,7 +16,7 @@ from torch import Tensor
 
 from cyctr.config import BackboneConfig, Config, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.model import Backbone, CyCTR
+from cyctr.model import Backbone, CyCTR, build
 from cyctr.model.tuning import SPECTRUM
 from cyctr.storage import write_atomically
 from cyctr.weights import INSIDE, load_model
@@ -93,8 +93,8 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
     """The network of a checkpoint, in evaluation mode, and its config."""
     path = Path(path)
     state, config, about = _read(path)
-    model = load_model(config.model)
     inside = config.model.backbone.weights == INSIDE
+    model = build(config.model).eval() if inside else load_model(config.model)
     if not inside and weights_digest(model.backbone) != about["backbone"]:
         raise CheckpointError(
             f"{path}: was trained on other backbone weights than {config.model.backbone.weights!r} gives here; restore those"

@@ -295,7 +295,7 @@ def taken(source):
 
 def test_what_happens_to_a_picture_is_a_function_of_its_own_seed(dataset):
     found, seeds = taken(training(dataset))
-    images, labels = augment(found, WILD, seeds)
+    images, labels, _ = augment(found, WILD, seeds)
     order = torch.randperm(len(seeds))
     shuffled = Pictures(found.images[order], found.labels[order], found.sizes[order], found.anchors[order])
     again = augment(shuffled, WILD, seeds[order])
@@ -316,7 +316,7 @@ def test_every_part_of_an_object_is_at_some_time_what_a_crop_is_laid_around():
     label = torch.zeros(80, 100, dtype=torch.uint8)
     label[places[:, 0], places[:, 1]] = 1
     made = same_picture(torch.zeros(3, 80, 100, dtype=torch.uint8), label, places.flip(-1) + 0.5, 400)
-    _, labels = augment(made, STILL, torch.arange(400))
+    _, labels, _ = augment(made, STILL, torch.arange(400))
     assert ((labels == 1).flatten(1).sum(1) == 1).all()
     rows, columns = (labels == 1).nonzero()[:, 1:].unbind(-1)
     left_or_top = torch.stack([rows < 8, columns < 8], -1).tolist()
@@ -326,8 +326,8 @@ def test_every_part_of_an_object_is_at_some_time_what_a_crop_is_laid_around():
 
 def test_blur_changes_the_image_and_not_the_mask(dataset):
     found, seeds = taken(training(dataset))
-    sharp, marks = augment(found, STILL, seeds)
-    soft, same = augment(found, replace(STILL, blur=1.0), seeds)
+    sharp, marks, _ = augment(found, STILL, seeds)
+    soft, same, _ = augment(found, replace(STILL, blur=1.0), seeds)
     assert torch.equal(marks, same)
     assert torch.equal(soft, blur(sharp))
     assert soft.float().std() < 0.6 * sharp.float().std()
@@ -337,7 +337,7 @@ def test_blur_changes_the_image_and_not_the_mask(dataset):
 def test_so_many_images_are_blurred_as_the_config_says_and_the_others_not_at_all(share):
     image = torch.randint(0, 256, (3, 16, 16), dtype=torch.uint8)
     made = same_picture(image, torch.ones(16, 16, dtype=torch.uint8), torch.full((1, 2), 8.5), 500)
-    images, _ = augment(made, replace(STILL, blur=share), torch.arange(500))
+    images, _, _ = augment(made, replace(STILL, blur=share), torch.arange(500))
     soft = (images == blur(image[None])).flatten(1).all(1)
     sharp = (images == image).flatten(1).all(1)
     assert torch.equal(soft, ~sharp)
@@ -346,8 +346,8 @@ def test_so_many_images_are_blurred_as_the_config_says_and_the_others_not_at_all
 
 def test_colours_change_by_up_to_the_share_and_masks_do_not(dataset):
     found, seeds = taken(training(dataset))
-    plain, marks = augment(found, STILL, seeds)
-    coloured, same = augment(found, replace(STILL, colour=0.3), seeds)
+    plain, marks, _ = augment(found, STILL, seeds)
+    coloured, same, _ = augment(found, replace(STILL, colour=0.3), seeds)
     assert torch.equal(marks, same)
     assert all(not torch.equal(a, b) for a, b in zip(plain, coloured, strict=True))
 
@@ -356,7 +356,7 @@ def test_a_grey_image_becomes_lighter_or_darker_by_any_share_up_to_the_config_s(
     """It has neither contrast nor saturation to change."""
     grey = torch.full((3, 16, 16), 100, dtype=torch.uint8)
     made = same_picture(grey, torch.ones(16, 16, dtype=torch.uint8), torch.full((1, 2), 8.5), 500)
-    images, _ = augment(made, replace(STILL, colour=0.3), torch.arange(500))
+    images, _, _ = augment(made, replace(STILL, colour=0.3), torch.arange(500))
     assert (images == images[:, :1, :1, :1]).all()
     values = images[:, 0, 0, 0].double()
     assert values.min() in (70, 71) and values.max() in (129, 130)
@@ -370,7 +370,7 @@ def test_brightness_contrast_and_saturation_are_drawn_independently(column):
     image[:, :8] = torch.tensor([120, 80, 100], dtype=torch.uint8).view(3, 1, 1)
     image[:, 8:] = torch.tensor([60, 100, 80], dtype=torch.uint8).view(3, 1, 1)
     made = same_picture(image, torch.ones(16, 16, dtype=torch.uint8), torch.full((1, 2), 8.5), 400)
-    images, _ = augment(made, replace(STILL, colour=0.4), torch.arange(400))
+    images, _, _ = augment(made, replace(STILL, colour=0.4), torch.arange(400))
 
     def measures(pixels):
         """Mean grey, difference of greys over it, and of colours over that."""
@@ -388,7 +388,7 @@ def test_brightness_contrast_and_saturation_are_drawn_independently(column):
 def test_what_lies_beyond_an_image_on_its_canvas_is_never_seen(dataset):
     """The mean colour, not the black of the canvas, fills a crop that is larger than the image."""
     found, seeds = taken(training(dataset))
-    images, labels = augment(found, replace(STILL, size=90), seeds)
+    images, labels, _ = augment(found, replace(STILL, size=90), seeds)
     beyond = torch.ones(len(images), 90, 90, dtype=torch.bool)
     for place, (height, width) in enumerate(found.sizes.tolist()):
         seen = (images[place] != torch.tensor(FILL).view(3, 1, 1)).any(0).nonzero()

@@ -2,7 +2,7 @@ import torch
 import torch.nn.functional as F
 
 from cyctr.config import HeadConfig
-from cyctr.model.head import AuxiliaryHead, Classifier, Merge, ResidualBlock
+from cyctr.model.head import AuxiliaryHead, Merge, ResidualBlock
 
 
 def test_a_merge_equals_a_convolution_over_the_vector_spread_to_every_cell():

@@ -7,6 +7,8 @@ from cyctr.config import EncoderConfig
 from cyctr.model.position import coordinates
 from cyctr.model.predicted_attention import PredictedAttention, gather_points, sample_points
 
+CODE = coordinates(4, 5, 8, torch.device("cpu"))
+
 
 def slow_read(values, x, y):
     """Bilinear reading of a (C, h, w) map at one point, zero outside."""
@@ -51,14 +53,14 @@ def test_predicted_attention_equals_its_formula_in_loops():
     layer.offsets.weight.normal_(0, 0.3)
     layer.weights.weight.normal_()
     query = torch.randn(2, 20, 8)
-    torch.testing.assert_close(layer(query, (4, 5)), slow_attention(layer, query, (4, 5)), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(layer(query, CODE, (4, 5)), slow_attention(layer, query, (4, 5)), atol=1e-5, rtol=1e-4)
 
 
 def test_zero_offsets_read_the_token_itself():
     layer = layer_of()
     layer.offsets.bias.zero_()
     query = torch.randn(2, 20, 8)
-    torch.testing.assert_close(layer(query, (4, 5)), layer.out(layer.v(query)))
+    torch.testing.assert_close(layer(query, CODE, (4, 5)), layer.out(layer.v(query)))
 
 
 def test_an_offset_of_one_cell_reads_the_neighbour():
@@ -68,7 +70,7 @@ def test_an_offset_of_one_cell_reads_the_neighbour():
     values = layer.v(query).view(1, 4, 5, 8)
     shifted = torch.zeros_like(values)
     shifted[:, :, :-1] = values[:, :, 1:]  # zero beyond the edge
-    torch.testing.assert_close(layer(query, (4, 5)), layer.out(shifted.flatten(1, 2)))
+    torch.testing.assert_close(layer(query, CODE, (4, 5)), layer.out(shifted.flatten(1, 2)))
 
 
 def test_each_head_starts_by_looking_along_its_own_direction():
@@ -82,8 +84,8 @@ def test_each_head_starts_by_looking_along_its_own_direction():
 def test_the_cross_form_reads_the_mean_of_the_shots():
     layer = layer_of()
     query, maps = torch.randn(2, 20, 8), torch.randn(2, 3, 8, 4, 5)
-    together = layer(query, (4, 5), maps)
-    apart = torch.stack([layer(query, (4, 5), maps[:, k : k + 1]) for k in range(3)]).mean(0)
+    together = layer(query, CODE, (4, 5), maps)
+    apart = torch.stack([layer(query, CODE, (4, 5), maps[:, k : k + 1]) for k in range(3)]).mean(0)
     torch.testing.assert_close(together, apart)
 
 
@@ -95,7 +97,7 @@ def test_the_cross_form_places_query_cells_on_a_support_of_another_size():
     layer.v.weight.copy_(torch.eye(8))
     layer.out.weight.copy_(torch.eye(8))
     layer.out.bias.zero_()
-    read = layer(torch.randn(1, 20, 8), (4, 5), ramp).view(4, 5, 8)
+    read = layer(torch.randn(1, 20, 8), CODE, (4, 5), ramp).view(4, 5, 8)
     torch.testing.assert_close(read[0, :, 0], torch.arange(5) * 2 + 0.5)
 
 

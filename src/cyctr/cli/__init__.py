@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import cyctr
-from cyctr.cli import data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
+from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
 from cyctr.cli.options import ManyOptions, with_dashes
 from cyctr.errors import ConfigError, CyctrError
 from cyctr.words import one_line
@@ -33,6 +33,7 @@ app.command("episodes")(episodes.episodes)
 app.command("evaluate")(evaluate.evaluate)
 app.command("train", cls=ManyOptions, context_settings={"token_normalize_func": with_dashes})(train.train)
 app.command("merge")(evaluate.merge)
+app.command("convert-release")(convert.convert_release)
 app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
 app.add_typer(prepare.app, name="prepare")

@@ -1,6 +1,6 @@
 """A checkpoint of the authors' release -> one of ours, its backbone included."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -76,7 +76,7 @@ def from_release(state: Mapping[str, Tensor], name: str, mend_labels: bool = Fal
     config = replace(RELEASED, model=replace(RELEASED.model, sampling=sampling, backbone=backbone))
     model = build(config.model)
     own = {key: value for key, value in model.state_dict().items() if not key.endswith(_COUNTER)}
-    names = {theirs: ours for ours in own for theirs in _names_in_release(ours)}
+    names = {name_in_release(ours): ours for ours in own}
     given = {key.removeprefix("module."): value for key, value in state.items() if not key.endswith(_COUNTER)}
     missing = [key for key in (*names, *UNUSED) if key not in given]
     strange = [key for key in given if key not in names and key not in UNUSED]
@@ -98,20 +98,18 @@ def from_release(state: Mapping[str, Tensor], name: str, mend_labels: bool = Fal
     return model.eval(), config
 
 
-def _names_in_release(ours: str) -> Iterator[str]:
+def name_in_release(ours: str) -> str:
     """What the release calls a tensor of ours."""
     if ours == "mixer.unpadded.level":
-        yield "transformer.level_embed"
-        return
+        return "transformer.level_embed"
     stem, _, kind = ours.rpartition(".")
-    if stem in _OF_MAPS:
-        yield f"{_OF_MAPS[stem]}.{kind}"
-    elif ours.startswith("backbone.body."):
+    if stem.startswith("backbone.body."):
         inner = stem.removeprefix("backbone.body.")
-        yield f"backbone.body.{_OF_STEM.get(inner, inner)}.{kind}"
-    elif ours.startswith("mixer.encoders."):
+        return f"backbone.body.{_OF_STEM.get(inner, inner)}.{kind}"
+    if stem.startswith("mixer.encoders."):
         layer, part, *rest = stem.removeprefix("mixer.encoders.").split(".")
-        yield f"transformer.{_in_transformer(int(layer), part, rest)}.{kind}"
+        return f"transformer.{_in_transformer(int(layer), part, rest)}.{kind}"
+    return f"{_OF_MAPS[stem]}.{kind}"
 
 
 def _in_transformer(layer: int, part: str, rest: list[str]) -> str:

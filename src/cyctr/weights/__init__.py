@@ -16,7 +16,7 @@ from cyctr.weights.files import read_state
 __all__ = ["CATALOGUE", "INSIDE", "Entry", "find", "load_backbone", "load_model"]
 
 INSIDE = "inside"
-"""The `backbone.weights` of a checkpoint that holds its backbone; there is none until `load_checkpoint` fills it in."""
+"""The `backbone.weights` of a checkpoint that holds its backbone."""
 _TIMM = "timm:"
 Triple = tuple[float, float, float]
 
@@ -25,10 +25,15 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     """The backbone of a configuration with the weights it names, or random ones where it names none.
 
     `config.weights` is a name of the catalogue (its settings, such as where strides sit, are then honoured),
-    'timm:TAG' for one of timm's own pretrained tags, a file with torchvision's or timm's names, or `INSIDE`.
+    'timm:TAG' for one of timm's own pretrained tags, or a file with torchvision's or timm's names.
     """
-    if config.weights is None or config.weights == INSIDE:
+    if config.weights is None:
         return Backbone(config)
+    if config.weights == INSIDE:
+        raise WeightsError(
+            f"backbone.weights is {INSIDE!r}, as of a checkpoint that holds its backbone; load_checkpoint reads that: give a "
+            "name of `cyctr weights list`, 'timm:TAG' or a file here"
+        )
     if config.weights in CATALOGUE:
         entry = find(config.weights)
         if config.name != entry.architecture:
