@@ -290,6 +290,46 @@ def test_a_schedule_has_as_many_steps_as_its_episodes_fill(batch):
         assert steps * batch >= episodes > (steps - 1) * batch
 
 
+@pytest.mark.parametrize("name", ["paper", "released"])
+def test_on_coco_a_preset_has_the_length_and_the_batch_of_coco(name):
+    plain, coco = config.preset(name), config.preset(name, "coco-2014")
+    assert (plain.training.epochs, plain.training.batch) == (200, 4)
+    assert (coco.training.epochs, coco.training.batch) == (50, 16)
+    assert coco.training.augmentation.scale == (0.8, 1.25)
+    assert coco.model.encoder.heads == (1 if name == "paper" else 8)  # the release has 8 everywhere
+    assert config.preset(name, "pascal") == plain and config.preset("best", "coco-2014") == BEST
+
+
+def test_a_schedule_is_as_long_as_so_many_rounds_of_the_images():
+    training = TrainingConfig(epochs=3)
+    with pytest.raises(ConfigError, match=r"training\.episodes is None"):
+        assert training.steps
+    known = training.with_length(10)
+    assert (known.length, known.steps) == (30, 8)
+    assert TrainingConfig(episodes=7).with_length(10).length == 7
+
+
+def test_first_blocks_are_dilated_as_the_place_of_the_strides_wants_unless_told_otherwise():
+    for stride_in_1x1 in (True, False):
+        assert config.BackboneConfig(stride_in_1x1=stride_in_1x1).dilates_first is stride_in_1x1
+        for told in (True, False):
+            assert config.BackboneConfig(stride_in_1x1=stride_in_1x1, dilate_first=told).dilates_first is told
+    for name in PRESETS:
+        assert config.preset(name).model.backbone.dilate_first is None
+
+
+def test_a_config_of_an_earlier_version_means_what_it_meant():
+    stored = config.to_dict(PAPER)
+    del stored["model"]["backbone"]["dilate_first"]  # first blocks were dilated like the stage before
+    stored["model"]["head"] = {"residual": False, "dropout": 0.0}
+    found = config.from_dict(Config, stored)
+    assert found.model.backbone.dilate_first is False
+    assert replace(found, model=replace(found.model, backbone=PAPER.model.backbone)) == PAPER
+    stored["model"]["head"]["residual"] = True
+    with pytest.raises(ConfigError, match=r"model\.head\.residual is True, which this version no longer has"):
+        config.from_dict(Config, stored)
+
+
 def another(value, kind):
     """Some other value that a setting of this kind may have."""
     if kind is bool:

@@ -40,6 +40,17 @@ def test_the_two_channel_form_sums_background_and_foreground_and_ignores_255_in_
     assert two_channel_dice_loss(logits, labels).tolist() == pytest.approx(slow, abs=1e-5)
 
 
+def test_a_clamped_divisor_leaves_no_one_above_and_below():
+    logits, labels = case()
+    background, foreground = logits.sigmoid().unbind(1)
+    for i in range(3):
+        parts = [(channel[i], (labels[i] == kind).float()) for kind, channel in ((0, background), (1, foreground))]
+        slow = sum(1 - 2 * float((p * t).sum()) / float(p.square().sum() + t.sum()) for p, t in parts)
+        assert two_channel_dice_loss(logits, labels, clamp=True)[i].item() == pytest.approx(slow, abs=1e-5)
+    silent, empty = torch.full((1, 2, 4, 4), -1e4), torch.full((1, 4, 4), 255, dtype=torch.uint8)
+    assert two_channel_dice_loss(silent, empty, clamp=True).tolist() == [2.0]  # nothing said and nothing there
+
+
 def test_ignored_pixels_have_no_gradient():
     logits, labels = case()
     logits.requires_grad_()

@@ -619,7 +619,7 @@ def from_dict(kind: type[T], values: dict[str, Any], path: str = "") -> T:
     if not isinstance(values, dict):
         raise ConfigError(f"{path or 'config'} is {values!r}; expected the fields of {kind.__name__}")
     known, prefix = typing.get_type_hints(kind), f"{path}." if path else ""
-    retired = _RETIRED.get(kind, {})
+    retired, values = _RETIRED.get(kind, {}), {**_BEFORE.get(kind, {}), **values}
     for name in values:
         if name in retired and values[name] != retired[name]:
             raise ConfigError(
@@ -633,6 +633,8 @@ def from_dict(kind: type[T], values: dict[str, Any], path: str = "") -> T:
 
 _RETIRED: dict[type[Any], dict[str, Any]] = {HeadConfig: {"residual": False}}
 """Settings of earlier versions, with the only value that this one still stands for."""
+_BEFORE: dict[type[Any], dict[str, Any]] = {BackboneConfig: {"dilate_first": False}}
+"""What was done before a setting came, where that is not its default: configs of earlier versions do not name it."""
 
 
 def _typed(kind: Any, value: Any, path: str) -> Any:

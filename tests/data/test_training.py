@@ -388,7 +388,7 @@ def test_brightness_contrast_and_saturation_are_drawn_independently(column):
 def test_what_lies_beyond_an_image_on_its_canvas_is_never_seen(dataset):
     """The mean colour, not the black of the canvas, fills a crop that is larger than the image."""
     found, seeds = taken(training(dataset))
-    images, labels, _ = augment(found, replace(STILL, size=90), seeds)
+    images, labels, padding = augment(found, replace(STILL, size=90), seeds)
     beyond = torch.ones(len(images), 90, 90, dtype=torch.bool)
     for place, (height, width) in enumerate(found.sizes.tolist()):
         seen = (images[place] != torch.tensor(FILL).view(3, 1, 1)).any(0).nonzero()
@@ -396,3 +396,15 @@ def test_what_lies_beyond_an_image_on_its_canvas_is_never_seen(dataset):
         assert (bottom - top, right - left) == (height, width)
         beyond[place, top:bottom, left:right] = False
     assert (labels[beyond] == 255).all()
+    assert padding.equal(beyond)
+
+
+def test_padding_turns_with_the_image_and_borders_that_nobody_decided_are_none(dataset):
+    found, seeds = taken(training(dataset))
+    found = replace(found, labels=torch.full_like(found.labels, 255))  # undecided everywhere
+    _, labels, padding = augment(found, replace(STILL, size=90, rotation=40.0), seeds)
+    assert (labels == 255).all() and padding.any() and not padding.all()
+    turned = padding.flatten(1).sum(1)
+    _, _, upright = augment(found, replace(STILL, size=90), seeds)
+    sides = found.sizes.prod(1)
+    assert ((90 * 90 - turned - sides).abs() < 0.02 * sides).all() and (90 * 90 - upright.flatten(1).sum(1) == sides).all()

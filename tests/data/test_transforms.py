@@ -16,6 +16,7 @@ from cyctr.data.transforms import (
     content_size,
     fit_image,
     fit_label,
+    padding_of,
     planes,
     recolour,
     restore,
@@ -115,6 +116,17 @@ def test_multiples_round_the_exact_sides_down():
         found = content_size((height, 500), config)
         assert found == (max(8, math.floor(height * 473 / 500 / 8) * 8), 472)
         assert content_size((500, height), config) == found[::-1]
+
+
+@pytest.mark.parametrize("config", INPUTS.values(), ids=INPUTS)
+def test_padding_is_what_lies_beyond_the_content(config):
+    sizes = [*PASCAL_SIZES, *OTHER_SIZES]
+    padding = padding_of(sizes, config, torch.device("cpu"))
+    for place, size in enumerate(sizes):
+        height, width = content_size(size, config)
+        inside = torch.zeros(config.size, config.size, dtype=torch.bool)
+        inside[:height, :width] = True
+        assert padding[place].equal(~inside)
 
 
 @pytest.mark.parametrize("config", INPUTS.values(), ids=INPUTS)

@@ -234,6 +234,19 @@ def test_adamw_decays_biases_only_where_that_is_asked_for(decayed):
     assert any(value.ndim < 2 for value in made.weights.values())
 
 
+def test_the_weights_of_norms_decay_where_biases_do_not_if_that_is_asked_for():
+    made = optimization(replace(PAPER.optimizer, transformer_decay=0.25, decay_biases=False, decay_norms=True))
+    with torch.no_grad():
+        for value in made.weights.values():
+            value.fill_(1.0)
+    for value in made.weights.values():
+        value.grad = torch.zeros_like(value)
+    made.step(0)
+    flat = {name: value for name, value in made.weights.items() if of_transformer(name) and value.ndim < 2}
+    decayed = {name for name, value in flat.items() if (value < 1).all()}
+    assert decayed == {name for name in flat if "norm" in name and name.endswith("weight")} and decayed < set(flat)
+
+
 def test_the_moving_average_is_that_of_a_slow_loop():
     made = optimization(replace(PAPER.optimizer, average=0.8))
     expected = copied(made.weights)

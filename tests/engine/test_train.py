@@ -931,3 +931,34 @@ def test_a_run_leaves_torch_as_it_found_it(tmp_path):
     go(trainer)
     assert torch.equal(torch.get_rng_state(), before)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_a_run_is_as_long_as_so_many_rounds_of_the_images_that_it_learns_from(tmp_path):
+    config = changed(SMALL, training={"episodes": None, "epochs": 2})
+    trainer = trained(tmp_path, config, replace(QUIET, validate_every=None))
+    images = len(trainer.episodes.sampler.images)
+    assert trainer.config.training.episodes == 2 * images
+    assert trainer.options.validate_every == 2 * images // 10
+    assert load_checkpoint(tmp_path / LAST)[1].training.episodes == 2 * images
+    again = resumed(tmp_path, config)
+    assert again.finished
+
+
+def test_the_release_learns_on_images_that_are_padded(tmp_path):
+    released = replace(
+        RELEASED.model,
+        dim=16,
+        backbone=BackboneConfig("tiny"),
+        encoder=replace(RELEASED.model.encoder, heads=2, points=2),
+        sampling=replace(RELEASED.model.sampling, tokens_per_shot=40),
+    )
+    config = replace(SMALL, model=released, loss=RELEASED.loss, optimizer=RELEASED.optimizer)
+    config = changed(config, training={"augmentation": replace(SMALL.training.augmentation, size=81), "episodes": 12})
+    trainer = begun(tmp_path, config)
+    groups = next(trainer.episodes.steps([0]))
+    assert groups.padding.any() and groups.episode.query_padding.any()
+    counts = [trainer.tokens(step) for step in range(20)]
+    assert all(len(count) == 2 for count in counts) and {first == second for first, second in counts} == {True, False}
+    assert go(trainer) == "finished"
+    before = trainer.optimization.state()
+    assert same_bits(before, state_of(trained(tmp_path / "again", config).folder.path))
