@@ -304,7 +304,7 @@ BAD = [
     (("--part", "0/2"), ("--part is '0/2'",)),
     (("--part", "2"), ("--part is '2'",)),
     (("--part", "²/3"), ("--part is '²/3'",)),
-    (("--protocol", "hsnt"), ("protocol is 'hsnt'", "cyctr, pfenet, hsnet")),
+    (("--protocol", "hsnt"), ("protocol is 'hsnt'", "cyctr, released, pfenet, hsnet")),
     (("--split", "tset"), ("split is 'tset'", "test, validation or train")),
     (("--split", "validation"), ("no validation classes",)),
     (("--order", "random"), ("order is 'random'", "'pairs'")),
