@@ -71,7 +71,7 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
             parts["backbone backward"] = both - parts["backbone"]
 
         def forward(_: int) -> Any:
-            tensors = (groups.images, groups.labels, groups.roles, groups.seeds)
+            tensors = (groups.images, groups.labels, groups.padding, groups.roles, groups.seeds)
             return trainer._learn(trainer.model, features, *tensors, groups.rotated, tokens, trainer.config.loss)
 
         parts["encoder forward"] = seconds(forward, steps, device)

@@ -181,6 +181,11 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "model.sampling.tokens_per_shot": ("1e2", 100),
     "model.sampling.training_scale": ("0.5,2", (0.5, 2.0)),
     "model.sampling.training_scale_many": ("0.5,3", (0.5, 3.0)),
+    "model.sampling.draw_per_layer": ("on", True),
+    "model.sampling.nearest_pixel": ("on", True),
+    "model.sampling.draw_ignored": ("on", True),
+    "model.sampling.beyond_half": ("on", True),
+    "model.sampling.release_labels": ("on", True),
     "model.sampling.seed": ("7", 7),
     "model.encoder.layers": ("3", 3),
     "model.encoder.heads": ("4", 4),
@@ -219,6 +224,7 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "optimizer.clip": ("0.5", 0.5),
     "optimizer.average": ("0.5", 0.5),
     "training.episodes": ("1_200", 1200),
+    "training.epochs": ("7", 7),
     "training.batch": ("8", 8),
     "training.shots": ("3", 3),
     "training.rotate": ("no", False),
@@ -291,7 +297,7 @@ def test_options_may_be_spelled_with_underscores(asked):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_recipe_is_the_preset_that_is_asked_for_on_weights_that_everyone_can_get(preset, asked):
     named = PRESETS[preset].model.backbone
-    backbone = named if named.weights else replace(named, weights="resnet50-keras")
+    backbone = named if named.weights else replace(named, name="resnet50", weights="resnet50-keras")
     expected = replace(PRESETS[preset], model=replace(PRESETS[preset].model, backbone=backbone))
     assert asked("--preset", preset).config == expected
     assert asked("--preset", preset, "--weights", "mobilenetv2").config.model.backbone.weights == "mobilenetv2"
@@ -322,7 +328,7 @@ def test_a_benchmark_is_learned_from_without_the_test_classes_of_its_first_fold(
 def test_options_that_change_nothing_of_what_is_learned_reach_the_run(asked):
     plain = asked().options
     assert (plain.half, plain.compile, plain.resident, plain.accumulate) == (False, None, None, 1)
-    assert plain.validate_every == PRESETS["best"].training.episodes // 10
+    assert plain.validate_every is None  # a tenth of the schedule, whose length the data may decide
     given = {"--precision": "bfloat16", "--compile": "no", "--resident": "yes", "--workers": 3, "--accumulate": 2}
     given |= {"--max-minutes": 7, "--save-minutes": 0.5, "--keep-every": 100, "--validate-every": 0, "--validation-episodes": 9}
     options = asked(*(text for pair in given.items() for text in pair), "--deterministic", "--no-tensorboard").options

@@ -48,7 +48,7 @@ def check_data(
 @options.takes_data(positional=True)
 def data_info(
     dataset: "Callable[[], Dataset]",
-    protocol: Annotated[str, typer.Option(help="cyctr, pfenet or hsnet.")] = "cyctr",
+    protocol: Annotated[str, typer.Option(help="cyctr, released, pfenet or hsnet.")] = "cyctr",
     drop_novel: Annotated[bool, typer.Option("--drop-novel", help="Training lists without images of test classes.")] = False,
 ) -> None:
     """Show the list sizes of every fold: the first thing to compare when numbers differ between repositories."""

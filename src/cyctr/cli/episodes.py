@@ -21,7 +21,7 @@ def episodes(
     seed: Annotated[int, typer.Option(min=0, help="Another seed, other episodes.")] = 0,
     first: Annotated[int, typer.Option(min=0, help="Number of the first episode.")] = 0,
     count: Annotated[int, typer.Option(min=1, help="How many.")] = 12,
-    protocol: Annotated[str, typer.Option(help="cyctr, pfenet or hsnet.")] = "cyctr",
+    protocol: Annotated[str, typer.Option(help="cyctr, released, pfenet or hsnet.")] = "cyctr",
     order: Annotated[str | None, typer.Option(help="images, pairs, classes (balanced) or shuffled.")] = None,
     smallest: Annotated[int | None, typer.Option(min=1, help="Least pixels of the class in an image.")] = None,
     drop_novel: Annotated[bool, typer.Option("--drop-novel", help="Training lists without images of test classes.")] = False,

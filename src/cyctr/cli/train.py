@@ -52,7 +52,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"The recipe that --model.*, --optimizer.* ... change: {', '.join(PRESETS)}; on COCO-20^i its form for that.",
+            help=f"The recipe that --model.*, --optimizer.* ... change: {', '.join(PRESETS)}.",
             show_default=f"{_PRESET}; {_OF_THE_RUN}",
         ),
     ] = None,
