@@ -11,8 +11,9 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 
 from cyctr.errors import ConfigError, DataError
-from cyctr.imaging import EXTENSIONS, LARGEST, voc_palette
+from cyctr.imaging import EXTENSIONS, voc_palette
 from cyctr.inference.inputs import Box, Polygons, to_image, to_label
+from cyctr.limits import IMAGE_PIXELS
 from cyctr.types import SMALLEST_SIDE
 
 ORIENTATION = 274
@@ -245,7 +246,7 @@ def test_a_small_file_that_claims_endless_pixels_is_refused_unread(tmp_path):
     header = struct.pack(">IIBBBBB", 40000, 40000, 8, 2, 0, 0, 0)
     path = tmp_path / "bomb.png"
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))))
-    with pytest.raises(DataError, match=rf"bomb\.png: has 40000 x 40000 pixels; expected at most {LARGEST}"):
+    with pytest.raises(DataError, match=rf"bomb\.png: has 40000 x 40000 pixels; expected at most {IMAGE_PIXELS}"):
         to_image(path)
 
 
@@ -253,7 +254,7 @@ def test_an_image_of_pillow_that_claims_endless_pixels_is_refused_unread():
     class Endless(Image.Image):
         size = width, height = 40000, 40000
 
-    with pytest.raises(DataError, match=rf"cup: has 40000 x 40000 pixels; expected at most {LARGEST}"):
+    with pytest.raises(DataError, match=rf"cup: has 40000 x 40000 pixels; expected at most {IMAGE_PIXELS}"):
         to_image(Endless(), "cup")
 
 

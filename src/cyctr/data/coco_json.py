@@ -18,7 +18,7 @@ from cyctr.data.cache import Arrays, cache_file, cached_arrays
 from cyctr.data.dataset import Pixels, Progress
 from cyctr.data.index import Index, Integers, fingerprint
 from cyctr.errors import DataError
-from cyctr.imaging import LARGEST
+from cyctr.limits import IMAGE_PIXELS
 from cyctr.types import IGNORE
 
 _FORMAT = 1
@@ -247,10 +247,10 @@ def _read_images(listed: list[Any], problems: list[str]) -> dict[int, Picture | 
         pictures[number] = None
         file = posixpath.normpath(file.replace("\\", "/"))
         key = posixpath.splitext(file)[0]
-        if type(height) is not int or type(width) is not int or min(height, width) < 1 or height * width > LARGEST:
+        if type(height) is not int or type(width) is not int or min(height, width) < 1 or height * width > IMAGE_PIXELS:
             problems.append(
                 f"image {number}, {file}, is {height!r:.40} x {width!r:.40} (height x width); "
-                f"expected whole numbers, and at most {LARGEST} pixels: correct its size"
+                f"expected whole numbers, and at most {IMAGE_PIXELS} pixels: correct its size"
             )
         elif key in ids:
             problems.append(f"images {ids[key]} and {number} are both called {key}; rename or remove one")

@@ -61,7 +61,12 @@ def _command(entry: Entry, folder: Path) -> list[str]:
         return [npm, "pack", f"{name}@{version}", *where, "--silent", "--ignore-scripts"]
     wanted = folder / "requirements.txt"  # the only place where pip takes a checksum
     wanted.write_text(f"{name}=={version} --hash=sha256:{entry.sha256}\n")
-    only_data = ["--only-binary", ":all:", "--require-hashes", "--no-deps"]  # the build code of an sdist would run before any check
+    only_data = [
+        "--only-binary",
+        ":all:",
+        "--require-hashes",
+        "--no-deps",
+    ]  # the build code of an sdist would run before any check
     pip = [sys.executable, "-m", "pip", "download", *only_data, "--no-cache-dir", "--quiet"]
     return [*pip, "--dest", str(folder), "--requirement", str(wanted)]
 
