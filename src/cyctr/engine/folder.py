@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from cyctr import json_files
 from cyctr.checkpoint import pack, unpack
 from cyctr.config import Config, from_dict
 from cyctr.data.latent import Regions
@@ -119,10 +120,7 @@ class RunFolder:
         """What `write_config` wrote."""
         path = self.path / CONFIG
         try:
-            found = json.loads(path.read_text())
-            if not isinstance(found, dict):
-                raise ValueError(f"it is {found!r}")
-            return found
+            return json_files.read_object(path)
         except FileNotFoundError as error:
             remedy = "restore it, or choose another --output" if self.begun else "leave out --resume to begin one"
             raise ConfigError(f"{path}: no such file, so there is no run to resume; {remedy}") from error
@@ -201,15 +199,9 @@ class RunFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """The metrics so far; a line that a crash cut short, or that is none of ours, is left out."""
-        path, found = self.path / METRICS, []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and isinstance(record.get("step"), int):
-                found.append(record)
-        return found
+        path = self.path / METRICS
+        records = [record for _, record in json_files.read_lines(path)] if path.exists() else []
+        return [record for record in records if isinstance(record, dict) and isinstance(record.get("step"), int)]
 
     def forget_after(self, step: int, validated: int) -> None:
         """Removes metrics of steps after this one, and validations after that one: a resumed run will do them again."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cyctr import json_files
 from cyctr.errors import DataError
 from cyctr.evaluation.metrics import Counts, Result, interval, replicate_miou, summarise
 from cyctr.storage import write_atomically
@@ -120,7 +121,7 @@ class Results:
     def load(cls, path: Path) -> "Results":
         """What `save` wrote."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json_files.read(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "not JSON"
             raise DataError(f"{path}: cannot be read ({reason}); expected a results.json of `cyctr evaluate`") from error

@@ -1,7 +1,6 @@
 """Which images are to be segmented, and what their files are called."""
 
 import hashlib
-import json
 import os
 import unicodedata
 from collections import Counter
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from cyctr import json_files
 from cyctr.errors import DataError
 from cyctr.imaging import EXTENSIONS, UNREAD
 from cyctr.words import counted
@@ -126,10 +126,9 @@ def _below(folder: Path, left_out: set[str], aside: _Aside) -> Iterator[Path]:
 def _is_ours(path: Path) -> bool:
     """Whether a file says that results of ours lie beside it."""
     try:
-        found = json.loads(path.read_bytes())
+        return json_files.read_object(path).get(MADE_BY) == OURS
     except (OSError, ValueError):
         return False
-    return isinstance(found, dict) and found.get(MADE_BY) == OURS
 
 
 def _keys(names: Sequence[str]) -> list[str]:
