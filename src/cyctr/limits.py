@@ -2,6 +2,9 @@
 
 import os
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cyctr.errors import DataError
 
 IMAGE_PIXELS = 178_956_970
@@ -29,6 +32,8 @@ SHOTS = 1_000
 """Labelled images in one file of a support."""
 SUPPORT_SIDE = 4_096
 """Pixels of the side of an image in it."""
+SUPPORT_PIXELS = 2**27
+"""Of all images in it."""
 SUPPORT_BYTES = 2**26
 """Of one image in it, packed or not."""
 CLASSES = 254
@@ -60,12 +65,17 @@ def check_image(name: str | os.PathLike[str], size: tuple[int, int]) -> None:
     raise DataError(f"{os.fspath(name)}: has {height} x {width} pixels; expected {problem}")
 
 
+def outline_length(points: NDArray[np.float64]) -> float:
+    """The way around an outline of (n, 2) points, in steps to a neighbour: what drawing it takes."""
+    return float(np.abs(points - np.roll(points, -1, axis=0)).max(1).sum())
+
+
 def check_outline(points: int, length: float) -> None:
     """Raises DataError, without a name, for an outline that no object has: drawing it would take all memory.
 
     Args:
         points: how many it has.
-        length: the sum over its edges of the longer of their width and their height.
+        length: of `outline_length`.
     """
     if points > POLYGON_POINTS:
         raise DataError(f"has an outline of {points:,} points; expected at most {POLYGON_POINTS:,}: draw it with fewer")
