@@ -50,7 +50,7 @@ UNREAD: tuple[str, ...] = (
 _STRIP = 2**22  # pixels that are converted at a time: whole images would be held several times
 _INFLATION = 1032  # bytes that deflate makes of one, at most
 # blocks so large that the C library returns them to the system: of smaller ones a thread would keep what an image has taken
-Image.core.set_block_size(2**26)
+Image.core.set_block_size(2**26)  # type: ignore[attr-defined]
 
 _WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # tags of TIFF, and of EXIF, which is a TIFF without pixels
 _SIDEWAYS = (5, 6, 7, 8)
@@ -362,7 +362,7 @@ def _colours(path: Path | str, image: Image.Image) -> NDArray[np.uint8]:
         raise DataError(f"{path}: holds floating-point pixels, whose range nobody knows; save it with 8 bits per channel")
     pixels = np.empty((image.height, image.width, 3), np.uint8)
     for rows, part in _strips(image):
-        pixels[rows] = _grey(path, part, top)[..., None] if image.mode.startswith("I") else _seen(part)
+        pixels[rows] = _grey(path, part, top)[..., None] if image.mode.startswith("I") else np.asarray(_seen(part))
     return pixels
 
 
@@ -407,7 +407,8 @@ def _one_channel(path: Path | str, image: Image.Image, part: Image.Image, top: i
     """(h, W) of some rows of an image, from the `top` one on, whose colours are grey and whose alpha is the same all over."""
     channels = np.asarray(part)  # (h, W, 2 to 4)
     if image.mode.endswith("A"):
-        if (channels[..., -1] != image.getpixel((0, 0))[-1]).any():  # type: ignore[index]
+        alpha = np.asarray(image.crop((0, 0, 1, 1)))[0, 0, -1]
+        if (channels[..., -1] != alpha).any():
             raise DataError(f"{path}: is transparent in places; expected class numbers from 0 to 255: {remedy}")
         channels = channels[..., :-1]
     coloured = (channels != channels[..., :1]).any(-1)

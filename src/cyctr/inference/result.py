@@ -16,7 +16,6 @@ from cyctr.imaging import write_image, write_mask, write_values
 from cyctr.inference.cleaning import clean, components
 from cyctr.visual.draw import COLOURS, Pixels, overlay, overlays
 
-
 _STRIP = 2**22  # pixels that are decided at a time
 
 
