@@ -58,7 +58,7 @@ class Ledger:
             raise ConfigError(f"{folder}: holds {others[0]}, but no results of ours; choose another --output, an empty one")
         if others:
             there = _read_run(folder / RUN, force)
-            ledger._read(complain, None if force else wanted.get("classes"))
+            ledger._read(complain, None if force else there.get("classes"))
             differing = [name for name in sorted({*there, *wanted}) if there.get(name) != wanted.get(name)]
             if force:
                 ledger._clear()
@@ -155,8 +155,8 @@ class Ledger:
         own = [name for name in record["files"] if name not in self.shared]
         digests = {name: _digest(self.folder / name) for name in own if (self.folder / name).is_file()}
         try:
-            with (self.folder / _RECORDS).open("ab") as file:
-                file.write(json_files.sealed([key, record, stamp, digests]))
+            with (self.folder / _RECORDS).open("a", encoding="utf-8") as file:
+                file.write(json_files.sealed([key, record, stamp, digests]).decode())
         except OSError as error:
             raise DataError(
                 f"{self.folder}: cannot be written ({error.strerror}); make room and run the command again"
@@ -171,11 +171,11 @@ class Ledger:
         self.shared = {name: None if name in _KEPT else _digest(self.folder / name) for name in there}
         _write(self.folder / _SHARED, self.shared)
 
-    def _read(self, complain: Callable[[str], None], classes: Sequence[str] | None) -> None:
+    def _read(self, complain: Callable[[str], None], classes: Any) -> None:
         """What earlier runs have done. A line that was cut off or is damaged, or is of other classes, does not count."""
         with suppress(OSError, ValueError):  # without it, nothing that belongs to all images is ours
             noted = json_files.read_object(self.folder / _SHARED)
-            self.shared = {name: noted[name] for name in noted.keys() & _OF_ALL}
+            self.shared = {name: digest for name, digest in noted.items() if name in _OF_ALL}
         path = self.folder / _RECORDS
         try:
             read = list(json_files.read_lines(path))
@@ -228,11 +228,11 @@ def _read_run(path: Path, force: bool) -> dict[str, Any]:
     return found
 
 
-def _entry(value: Any, classes: Sequence[str] | None) -> tuple[str, dict[str, Any], Stamp, dict[str, str]] | None:
+def _entry(value: Any, classes: Any) -> tuple[str, dict[str, Any], Stamp, dict[str, str]] | None:
     """Key, record, stamp and checksums of a line of the ledger; none where it is not as a run wrote it, or of other classes."""
     match json_files.unsealed(value, 4):
         case [str(key), dict(record), [str(place), int(size), int(time)], dict(digests)]:
-            ours = _is_record(record) and (classes is None or record["classes"].keys() == set(classes))
+            ours = _is_record(record) and (not isinstance(classes, list) or list(record["classes"]) == classes)
             if ours and _is_inside(key) and all(map(_is_ours, (*record["files"], *digests))):
                 return key, record, (place, size, time), digests
     return None
