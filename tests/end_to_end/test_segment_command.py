@@ -745,11 +745,19 @@ def test_a_name_with_a_dash_is_taken_as_a_query(segment, tmp_path, monkeypatch):
     assert keys(tmp_path / "out") == ["-x"]
 
 
-def test_an_image_that_cannot_be_written_for_its_name_is_left_out(segment, tmp_path, queries):
+def test_an_image_beside_a_folder_called_like_its_mask_is_segmented_too(segment, tmp_path, queries):
     photo(queries / "0.png" / "inside.jpg")  # masks/0.png cannot be a file and a folder
-    code, output, error = segment("--no-overlays")
+    well(segment())
+    assert keys(tmp_path / "out") == ["0.jpg", "0.png/inside", "1", "2", "3", "4"]
+    assert mask(tmp_path / "out", "0.jpg").shape == size_of(queries / "0.jpg")[::-1]
+
+
+def test_an_image_that_cannot_be_written_for_its_name_is_left_out(segment, tmp_path, queries):
+    (tmp_path / "out" / "masks" / "0.png").mkdir(parents=True)
+    (tmp_path / "out" / "run.json").write_text('{"made by": "cyctr segment"}')
+    code, output, error = segment("--no-overlays", "--force")
     assert (code, error) == (1, "") and output.count("left out: ") == 1
-    assert len(keys(tmp_path / "out")) == 5
+    assert len(keys(tmp_path / "out")) == 4
 
 
 # supports that are odd

@@ -16,6 +16,7 @@ from cyctr.words import counted
 
 RUN, MADE_BY, OURS = "run.json", "made by", "cyctr segment"
 """The file that says how results beside it were made, and by whom."""
+_WRITTEN = (".png", ".jpg", ".json", ".txt", ".npz")  # endings of what is written for an image
 _LONGEST = 160  # bytes of a key's last part; a file's name may have 255
 
 
@@ -135,7 +136,20 @@ def _keys(names: Sequence[str]) -> list[str]:
     """Names without their endings; with them, and then with numbers, where two would be alike."""
     bare = [_shortened(os.path.splitext(name)[0]) for name in names]
     alike = Counter(map(_folded, bare))
-    return apart(_shortened(name) if alike[_folded(short)] > 1 else short for name, short in zip(names, bare, strict=True))
+    taken = {_folded(folder[: -len(ending)]) for folder in _folders(bare) for ending in _WRITTEN if folder.endswith(ending)}
+    twice = (alike[_folded(short)] > 1 or _folded(short) in taken for short in bare)
+    return apart(_shortened(name) if so else short for name, short, so in zip(names, bare, twice, strict=True))
+
+
+def _folders(keys: Iterable[str]) -> set[str]:
+    """All folders that keys lie in: what is written for an image may not be called like one."""
+    found: set[str] = set()
+    for key in keys:
+        folder = key.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def apart(keys: Iterable[str], taken: Iterable[str] = ()) -> list[str]:
