@@ -31,7 +31,7 @@ from cyctr.storage import write_atomically
 STATE, LAST, BEST, CURVES = "state.safetensors", "last.safetensors", "best.safetensors", "curves.png"
 CONFIG, METRICS = "config.json", "metrics.jsonl"
 _NUMBERED = re.compile(r"at-\d{9}|regions-[0-9a-f]{12}")
-_DRAFT = re.compile(r"\.(\w+|at-\d{9}|regions-[0-9a-f]{12})\.(json|jsonl|safetensors|png)\.\d+\.\d+")
+_DRAFT = re.compile(r"\.(\w+|at-\d{9}|regions-[0-9a-f]{12})\.(json|jsonl|safetensors|png)\.\d+\.\d+(\.cyctr-draft)?")
 
 
 class Standing(NamedTuple):
