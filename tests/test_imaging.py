@@ -835,3 +835,29 @@ def test_the_palette_follows_the_bits_of_the_number():
 def test_reading_pictures_does_not_wait_for_torch():
     code = "import sys, cyctr.imaging; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+TALKATIVE = """
+import sys
+from pathlib import Path
+from cyctr import cli
+from cyctr.errors import DataError
+from cyctr.imaging import read_image
+for path in sys.argv[1:]:
+    try:
+        read_image(Path(path))
+    except DataError:
+        pass
+"""
+
+
+def test_damaged_tiffs_leave_no_lines_of_libtiff_on_the_screen(tmp_path):
+    whole = encoded(noise(40, 50, 3), "TIFF", compression="tiff_lzw")
+    chance, paths = random.Random(0), []
+    for number in range(20):
+        content = bytearray(whole)
+        for _ in range(3):
+            content[chance.randrange(8, len(content))] = chance.randrange(256)
+        paths.append(put(tmp_path / f"{number}.tif", content))
+    command = [sys.executable, "-W", "ignore", "-c", TALKATIVE, *paths]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == ""

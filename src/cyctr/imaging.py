@@ -4,15 +4,19 @@ Pillow's plugins are called by name, not through `Image.open`: only these format
 about large images is raised, which worker threads could not silence safely.
 """
 
+import ctypes
 import io
+import logging
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
 from PIL import Image
 from PIL.BmpImagePlugin import BmpImageFile
@@ -252,6 +256,19 @@ class _Jpeg(JpegImageFile):
         return Image.Exif()  # Pillow looks for the resolution in it, and warns where it is damaged, as it often is
 
 
+@cache
+def _quieten_libtiff() -> None:
+    """Stops libtiff from writing lines of its own on the screen; what it finds becomes an error of Pillow's as well."""
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # without any, Python shows what Pillow says beside its errors
+    packages = Path(PIL.__file__).parents[1]
+    for path in (*packages.glob("pillow.libs/libtiff*"), *packages.glob("PIL/.dylibs/libtiff*")):
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(str(path))  # the one that Pillow has loaded
+            for function in (library.TIFFSetErrorHandler, library.TIFFSetWarningHandler):
+                function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_void_p
+                function(None)
+
+
 class _Tiff(TiffImageFile):
     def getexif(self) -> Image.Exif:
         """The orientation alone: what Pillow turns the image by, nothing that could be damaged, no XMP."""
@@ -284,6 +301,8 @@ def _identified(path: Path, file: IO[bytes]) -> tuple[ImageFile, int]:
     if reader is None:
         raise DataError(f"{path}: is not a JPEG, PNG, WebP, BMP, TIFF or GIF image, whatever its name; convert it to one")
     exif = _png_exif(file) if reader is PngImageFile else None
+    if reader is _Tiff:
+        _quieten_libtiff()
     file.seek(0)
     image = reader(file)
     if isinstance(image, TiffImageFile):
