@@ -10,7 +10,6 @@ from typing import TextIO
 
 from cyctr.errors import ConfigError, DataError
 
-
 _DRAFT = ".cyctr-draft"
 
 

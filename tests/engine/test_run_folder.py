@@ -332,6 +332,29 @@ def test_a_line_of_the_metrics_that_is_none_of_ours_is_left_out(folder):
     assert folder.records() == [{"step": 1}, {"step": 2}]
 
 
+@pytest.mark.parametrize("line", [b'{"step": \xff}\n', b"\xff\xfe\n", b"[" * 10_000 + b"\n"], ids=["byte", "utf-16", "deep"])
+def test_a_line_of_the_metrics_that_is_no_text_or_nested_too_deep_is_left_out(line, folder):
+    folder.log({"step": 1})
+    with (folder.path / METRICS).open("ab") as file:
+        file.write(line)
+    folder.log({"step": 2})
+    assert folder.records() == [{"step": 1}, {"step": 2}]
+
+
+def test_a_config_that_is_nested_too_deep_is_one_clear_error(kept):
+    (kept.path / CONFIG).write_text("[" * 10_000)
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be read \(it is nested more than 64 deep\)"):
+        kept.read_config()
+
+
+def test_a_flipped_bit_in_the_state_of_a_run_is_noticed(kept):
+    content = bytearray((kept.path / STATE).read_bytes())
+    content[-1] ^= 1
+    (kept.path / STATE).write_bytes(content)
+    with pytest.raises(CheckpointError, match="checksum is not of what it holds"):
+        kept.load_state()
+
+
 def test_what_dropout_drops_is_a_function_of_seed_and_step():
     def drawn(seed, step):
         torch.rand(3)  # whatever was drawn before

@@ -714,3 +714,15 @@ def test_paths_may_be_any_object_that_stands_for_one(tmp_path):
     np.testing.assert_array_equal(to_label(Place(), SIZE), FOREGROUND)
     assert to_image(Place()).shape == (*SIZE, 3)
     assert isinstance(Path(Place()), Path)
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([(0, 0), (9, 9), (9, 0)] * 400_000, "outline of 1,200,000 points; expected at most 1,000,000"),
+        ([(0, 0), (9, 1e5)] * 50_000, "outline of 10,000,000,000 pixels of length; expected at most 8,388,608"),
+    ],
+)
+def test_an_outline_that_would_take_all_memory_to_draw_is_refused(points, message):
+    with pytest.raises(DataError, match=f"polygons: outline 0 has an {message}"):
+        Polygons([points])

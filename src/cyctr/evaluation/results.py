@@ -128,13 +128,16 @@ class Results:
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise DataError(f"{path}: is no {_FORMAT!r}; expected a results.json of `cyctr evaluate`")
         try:
-            results = cls(content["settings"], sessions=content["sessions"])
+            results = cls(content["settings"], sessions=[dict(session) for session in content["sessions"]])
             for item in content["runs"]:
-                run = Run(item["wanted"], item["images"], item["pairs"], classes=item["class_count"])
+                run = Run(*_whole(item["wanted"], item["images"], item["pairs"]), classes=_whole(item["class_count"])[0])
                 for number, category, query, supports, *counts in item["episodes"]:
-                    run.rows[number] = Row(category, query, tuple(supports), Counts(*counts))
-                results.runs[Setting(item["fold"], item["shots"], item["seed"])] = run
-        except (KeyError, TypeError, ValueError) as error:
+                    results.classes[category]  # there is one of that number
+                    texts = _texts(query, *supports)
+                    run.rows[_whole(number)[0]] = Row(_whole(category)[0], texts[0], texts[1:], Counts(*_whole(*counts)))
+                results.runs[Setting(*_whole(item["fold"], item["shots"], item["seed"]))] = run
+            _texts(*results.classes, description(results))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: is not as `cyctr evaluate` wrote it ({error!r}); restore it, or measure again") from error
         return results
 
@@ -177,6 +180,22 @@ class Results:
                 }
             )
         return rows
+
+
+def _whole(*values: Any) -> tuple[int, ...]:
+    """The values, which are whole numbers from 0 up to what an array can hold."""
+    for value in values:
+        if type(value) is not int or not 0 <= value < 2**53:
+            raise ValueError(f"{value!r:.40} is not a whole number from 0 to 2^53")
+    return values
+
+
+def _texts(*values: Any) -> tuple[str, ...]:
+    """The values, which are texts."""
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r:.40} is not a text")
+    return values
 
 
 def merge(parts: Sequence[Results]) -> Results:
