@@ -130,7 +130,8 @@ class Results:
         try:
             results = cls(content["settings"], sessions=[dict(session) for session in content["sessions"]])
             for item in content["runs"]:
-                run = Run(*_whole(item["wanted"], item["images"], item["pairs"]), classes=_whole(item["class_count"])[0])
+                wanted, images, pairs, held = _whole(item["wanted"], item["images"], item["pairs"], item["class_count"])
+                run = Run(wanted, images, pairs, classes=held)
                 for number, category, query, supports, *counts in item["episodes"]:
                     results.classes[category]  # there is one of that number
                     texts = _texts(query, *supports)

@@ -14,6 +14,7 @@ from PIL import Image
 from cyctr.errors import DataError
 from cyctr.imaging import write_image, write_mask, write_values
 from cyctr.inference.cleaning import clean, components
+from cyctr.limits import CLASSES
 from cyctr.visual.draw import COLOURS, Pixels, overlay, overlays
 
 _STRIP = 2**22  # pixels that are decided at a time
@@ -92,8 +93,8 @@ class ImageResult:
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
         """(H, W): 0 where no class is, else the number of the likeliest, counted from 1 in the order of `classes`."""
-        if len(self.classes) > 254:
-            raise DataError(f"{len(self.classes)} classes do not fit one label per pixel; expected at most 254")
+        if len(self.classes) > CLASSES:
+            raise DataError(f"{len(self.classes)} classes do not fit one label per pixel; expected at most {CLASSES}")
         found = np.zeros(next(iter(self.classes.values())).size, np.uint8)
         rows = max(1, _STRIP // found.shape[1])
         for part in (slice(top, top + rows) for top in range(0, len(found), rows)):
