@@ -1,11 +1,13 @@
 """How large may be what is read. `docs/limits.md` says what happens beyond each limit; they are checked here."""
 
 import os
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING
 
 from cyctr.errors import DataError
+
+if TYPE_CHECKING:  # `cyctr --help` should not wait for it
+    import numpy as np
+    from numpy.typing import NDArray
 
 IMAGE_PIXELS = 178_956_970
 """Of an image: where Pillow, too, suspects a small file made to fill the memory."""
@@ -65,20 +67,12 @@ def check_image(name: str | os.PathLike[str], size: tuple[int, int]) -> None:
     raise DataError(f"{os.fspath(name)}: has {height} x {width} pixels; expected {problem}")
 
 
-def outline_length(points: NDArray[np.float64]) -> float:
-    """The way around an outline of (n, 2) points, in steps to a neighbour: what drawing it takes."""
-    return float(np.abs(points - np.roll(points, -1, axis=0)).max(1).sum())
-
-
-def check_outline(points: int, length: float) -> None:
-    """Raises DataError, without a name, for an outline that no object has: drawing it would take all memory.
-
-    Args:
-        points: how many it has.
-        length: of `outline_length`.
-    """
-    if points > POLYGON_POINTS:
-        raise DataError(f"has an outline of {points:,} points; expected at most {POLYGON_POINTS:,}: draw it with fewer")
+def check_outline(points: "NDArray[np.float64]") -> None:
+    """Raises DataError, without a name, for (n, 2) points that no object has: drawing them would take all memory."""
+    count = len(points)
+    if count > POLYGON_POINTS:
+        raise DataError(f"has an outline of {count:,} points; expected at most {POLYGON_POINTS:,}: draw it with fewer")
+    length = abs(points - points.take(range(-1, count - 1), axis=0)).max(1).sum()  # in steps from a pixel to a neighbour
     if length > POLYGON_LENGTH:
         raise DataError(
             f"has an outline of {length:,.0f} pixels of length; expected at most {POLYGON_LENGTH:,}: draw it with fewer turns"

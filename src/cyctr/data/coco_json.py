@@ -19,7 +19,7 @@ from cyctr.data.cache import Arrays, cache_file, cached_arrays
 from cyctr.data.dataset import Pixels, Progress
 from cyctr.data.index import Index, Integers, fingerprint
 from cyctr.errors import DataError
-from cyctr.limits import IMAGE_PIXELS, check_outline, outline_length
+from cyctr.limits import IMAGE_PIXELS, check_outline
 from cyctr.types import IGNORE
 
 _FORMAT = 1
@@ -313,8 +313,7 @@ def _check_polygon(polygon: object) -> None:
     if not fine:
         strange = next((x for x in polygon if not isinstance(x, int | float) or not abs(x) <= _FARTHEST), None)
         raise DataError(f"has a polygon with {strange!r:.40} among its numbers; {remedy}")
-    points = np.array(polygon, np.float64).reshape(-1, 2)
-    check_outline(len(points), outline_length(points))
+    check_outline(np.array(polygon, np.float64).reshape(-1, 2))
 
 
 def _shape_of_rle(outline: dict[str, Any], size: tuple[int, int]) -> Shape:
