@@ -2,7 +2,8 @@
 
     python tests/end_to_end/mutations.py --inputs 20000 --seed 1
 
-It tells, as JSON, how many inputs of each kind were tried, and what was a traceback, a hang or a changed file of the user's.
+It tells, as JSON, how many inputs of each kind were tried, and what was a traceback, a hang or a changed file of the user's;
+after SIGTERM, of those that were tried until then.
 """
 
 import argparse
@@ -90,7 +91,7 @@ class Workshop:
 
     def images(self, chance, kind):
         """Damaged photographs among the queries."""
-        folder, count = self.place / "given", 12
+        folder, count = self.place / "given", 30
         for number in range(count):
             path = photo(folder / f"{number}.{kind}", number, (40, 50))
             path.write_bytes(IMAGES[kind](chance, path.read_bytes()))
@@ -98,7 +99,7 @@ class Workshop:
 
     def masks(self, chance, kind):
         """Damaged labelled images, or their masks."""
-        folder, count = labelled(self.place / "given", 6), 6
+        folder, count = labelled(self.place / "given", 12), 12
         for number in range(count):
             path = folder / f"shot{number}{chance.choice(('', '_mask'))}.png"
             if kind == "deep mask":
@@ -256,12 +257,14 @@ def main():
     given = parser.parse_args()
     torch.set_num_threads(1)
     signal.signal(signal.SIGALRM, _stop)
+    asked: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     faulthandler.enable()
     tried, problems, longest, largest, began = Counter(), [], {}, [], time.monotonic()
     with tempfile.TemporaryDirectory() as root:
         workshop, peak, number = Workshop(Path(root)), 0, 0
         session.run = lambda *_, **__: "finished"  # a changed config may ask for a long training
-        while sum(tried.values()) < given.inputs and time.monotonic() - began < given.seconds:
+        while sum(tried.values()) < given.inputs and time.monotonic() - began < given.seconds and not asked:
             faulthandler.dump_traceback_later(5 * HANG, exit=True)
             start, seed = time.monotonic(), f"{given.seed}/{number}"
             kind, count, problem = attempt(workshop, seed)
