@@ -13,7 +13,7 @@ IMAGE_PIXELS = 178_956_970
 """Of an image: where Pillow, too, suspects a small file made to fill the memory."""
 IMAGE_SIDE = 2**17
 """Pixels of the longer side of an image."""
-IMAGE_BYTES = 2**30
+IMAGE_BYTES = 2**31
 """Of an image's file."""
 JPEG_SIDE = 65_500
 """Pixels of a side of a JPEG that is written."""

@@ -1046,7 +1046,7 @@ def test_an_altered_line_of_the_ledger_counts_as_damaged_and_is_done_again(chang
         case "another number":
             record["classes"]["disc"]["pixels"] = "many" if not sealed else 1
         case "another file":
-            record["files"] = ["mine.txt"]
+            record["files"] = ["mine.txt", "."]
         case "a name that leads out":
             key = "../0"
     path.write_bytes(json.dumps([key, record, stamp, digests, *([seal] if sealed else [])]).encode() + b"\n" + b"".join(rest))

@@ -22,7 +22,7 @@ from cyctr.errors import DataError
 from cyctr.limits import IMAGE_PIXELS, check_outline
 from cyctr.types import IGNORE
 
-_FORMAT = 1
+_FORMAT = 2  # what is kept of earlier versions may name files outside the folder
 _FARTHEST = 1e6  # a polygon is walked in steps of a fifth of a pixel, so a point far outside would take forever
 _ARRAYS = ("sizes", "image", "number", "pixels", "bounds", "runs")
 

@@ -20,7 +20,7 @@ PREDICTIONS, PAGE, OVERLAYS, REVIEW = "predictions.json", "index.html", "overlay
 _RECORDS, _SHARED = ".predictions.jsonl", ".shared.json"
 _KEPT = ("classes.txt", "classes.json", "data.yaml", ".coco.jsonl")  # a run goes on with those that are there
 _OF_ALL = {PREDICTIONS, PAGE, "annotations.json", *_KEPT}
-_FOLDERS = ("masks", "labels", "arrays")  # of the files of single images
+_FOLDERS = (("masks",), ("labels",), ("arrays",))  # of the files of single images
 Stamp = tuple[str, int, int]
 
 
@@ -265,7 +265,7 @@ def _is_inside(name: str) -> bool:
 
 def _is_ours(name: Any) -> bool:
     """Whether a run may have written a file of that name: what somebody adds to our notes is not removed with ours."""
-    return isinstance(name, str) and _is_inside(name) and (name in _OF_ALL or PurePath(name).parts[0] in _FOLDERS)
+    return isinstance(name, str) and _is_inside(name) and (name in _OF_ALL or PurePath(name).parts[:1] in _FOLDERS)
 
 
 def _digest(path: Path) -> str:
