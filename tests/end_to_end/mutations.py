@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import faulthandler
 import io
+import json
 import os
 import random
 import resource
@@ -275,12 +276,14 @@ def main():
             longest[kind] = max(longest.get(kind, 0), round(time.monotonic() - start, 1))
             if problem is not None:
                 problems.append({"seed": seed, "kind": kind, "problem": problem})
+                print(json.dumps(problems[-1]), file=sys.stderr, flush=True)
             now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
             if now > peak + 2**26:
                 largest.append({"seed": seed, "kind": kind, "bytes": now})
             peak = max(peak, now)
     faulthandler.cancel_dump_traceback_later()
-    {"inputs": sum(tried.values()), "commands": number, "peak": peak, "kinds": dict(tried), "longest": longest}
+    told = {"inputs": sum(tried.values()), "commands": number, "peak": peak, "kinds": dict(tried), "longest": longest}
+    print(json.dumps({**told, "largest": largest, "problems": problems}, indent=1))
 
 
 if __name__ == "__main__":
