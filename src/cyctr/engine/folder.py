@@ -167,9 +167,12 @@ class RunFolder:
             tensors, about = unpack(path)
             if about.keys() != set(Standing._fields):
                 raise ValueError(f"it has {sorted(about)}, expected {sorted(Standing._fields)}")
+            standing = Standing(**about)
+            if not (_is_count(standing.step) and _is_count(standing.validated) and _is_number(standing.best)):
+                raise ValueError(f"it says {standing}; expected two counts and a number")
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{path}: not a whole state of a run ({error}); begin anew in another --output") from error
-        return tensors, Standing(**about)
+        return tensors, standing
 
     def save_regions(self, regions: Regions, digest: str) -> None:
         """Keeps where latent classes are, under a digest of what they depend on."""
@@ -201,12 +204,29 @@ class RunFolder:
         """The metrics so far; a line that a crash cut short, or that is none of ours, is left out."""
         path = self.path / METRICS
         records = [record for _, record in json_files.read_lines(path)] if path.exists() else []
-        return [record for record in records if isinstance(record, dict) and isinstance(record.get("step"), int)]
+        return [record for record in records if _is_ours(record)]
 
     def forget_after(self, step: int, validated: int) -> None:
         """Removes metrics of steps after this one, and validations after that one: a resumed run will do them again."""
         kept = [line for line in self.records() if line["step"] <= (validated if "validation" in line else step)]
         self.write(METRICS, "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+
+def _is_ours(record: Any) -> bool:
+    """Whether what is read of a line of the metrics is of the right types."""
+    if not isinstance(record, dict) or not _is_count(record.get("step")):
+        return False
+    scores = record.get("validation", {})
+    values = [record.get(name, 0) for name in ("seconds", "episodes", "loss", "main", "auxiliary")]
+    return isinstance(scores, dict) and all(map(_is_number, (*values, scores.get("miou", 0))))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def kept_for_good(episodes: int) -> str:
