@@ -36,7 +36,8 @@ from segmenting import checkpoint, files, labelled, photo, photos, scene
 from cyctr import cli
 from cyctr.engine import session
 
-HANG = 20  # seconds
+HANG = 20  # seconds of computing
+PATIENCE = 10  # times as long may a command wait
 IMAGES = {"jpg": mutating.bits, "png": mutating.png, "tif": mutating.tiff} | dict.fromkeys(
     ("webp", "bmp", "gif"), mutating.bits
 )
@@ -226,15 +227,13 @@ def attempt(workshop, seed):
     shutil.rmtree(workshop.place, ignore_errors=True)
     count, arguments, kept = KINDS[kind][0](workshop, chance, kind)
     before = [_content(path) for path in kept]
-    signal.setitimer(signal.ITIMER_REAL, HANG)
     try:
-        code, _, error = command(*arguments)
+        with Watch():
+            code, _, error = command(*arguments)
     except Hang:
         return kind, count, "hang"
     except BaseException:
         return kind, count, traceback.format_exc(limit=-8)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
     if [_content(path) for path in kept] != before:
         return kind, count, "a file of the user's has changed"
     if code not in (0, 1, 2) or "Traceback" in error or any(not line.startswith("cyctr: ") for line in error.splitlines()):
@@ -246,8 +245,21 @@ def _content(path):
     return files(path) if path.is_dir() else path.read_bytes() if path.exists() else None
 
 
-def _stop(*_):
-    raise Hang
+class Watch:
+    """Stops a command that computes for too long, or waits for much longer; the machine may be busy with something else."""
+
+    def __enter__(self):
+        self.began, self.waited = time.process_time(), 0
+        signal.signal(signal.SIGALRM, self.look)
+        signal.setitimer(signal.ITIMER_REAL, HANG, HANG)
+
+    def __exit__(self, *_):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+    def look(self, *_):
+        self.waited += 1
+        if time.process_time() - self.began > HANG or self.waited > PATIENCE:
+            raise Hang
 
 
 def main():
@@ -257,7 +269,6 @@ def main():
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    signal.signal(signal.SIGALRM, _stop)
     asked: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
     faulthandler.enable()
@@ -266,11 +277,9 @@ def main():
         workshop, peak, number = Workshop(Path(root)), 0, 0
         session.run = lambda *_, **__: "finished"  # a changed config may ask for a long training
         while sum(tried.values()) < given.inputs and time.monotonic() - began < given.seconds and not asked:
-            faulthandler.dump_traceback_later(5 * HANG, exit=True)
+            faulthandler.dump_traceback_later(2 * PATIENCE * HANG, exit=True)
             start, seed = time.monotonic(), f"{given.seed}/{number}"
             kind, count, problem = attempt(workshop, seed)
-            if problem == "hang":  # the machine may have been busy
-                kind, count, problem = attempt(workshop, seed)
             number += 1
             tried[kind] += count
             longest[kind] = max(longest.get(kind, 0), round(time.monotonic() - start, 1))

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Size = tuple[int, int]
-_LARGE, _STRIP = 2**25, 2**22  # pixels of a window that is worked on in parts, and of each part
+_LARGE, _STRIP = 2**24, 2**22  # pixels of a window that is worked on in parts, and of each part
 _ALL = slice(None)
 
 
