@@ -35,6 +35,8 @@ from segmenting import checkpoint, files, labelled, photo, photos, scene
 
 from cyctr import cli
 from cyctr.engine import session
+from cyctr.errors import DataError
+from cyctr.imaging import image_size
 
 HANG = 20  # seconds of computing
 PATIENCE = 10  # times as long may a command wait
@@ -96,7 +98,10 @@ class Workshop:
         folder, count = self.place / "given", 30
         for number in range(count):
             path = photo(folder / f"{number}.{kind}", number, (40, 50))
-            path.write_bytes(IMAGES[kind](chance, path.read_bytes()))
+            good = path.read_bytes()
+            path.write_bytes(IMAGES[kind](chance, good))
+            if _is_larger_than_promised(path):
+                path.write_bytes(good)
         return count, self.segment(self.place / "out", folder), [folder]
 
     def masks(self, chance, kind):
@@ -239,6 +244,15 @@ def attempt(workshop, seed):
     if code not in (0, 1, 2) or "Traceback" in error or any(not line.startswith("cyctr: ") for line in error.splitlines()):
         return kind, count, f"exit code {code}: {error[-2000:]}"
     return kind, count, None
+
+
+def _is_larger_than_promised(path):
+    """Whether an image is whole, and takes more than the 2 GiB that are enough for 100 megapixels."""
+    try:
+        height, width = image_size(path)
+    except DataError:
+        return False
+    return height * width > 100e6
 
 
 def _content(path):
