@@ -1,5 +1,7 @@
 import errno
+import json
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 
@@ -348,3 +350,37 @@ def test_a_checkpoint_says_what_it_learned_from_where_it_was_told(tmp_path):
     assert load_checkpoint(tmp_path / "model.safetensors")[1] == config
     save_checkpoint(tmp_path / "older.safetensors", model, config)
     assert describe_checkpoint(tmp_path / "older.safetensors") == (config, {})
+
+
+@pytest.mark.parametrize("seed", range(15))
+def test_a_flipped_bit_anywhere_in_the_tensors_is_noticed(seed, saved):
+    content = bytearray(saved.read_bytes())
+    begin = 8 + int.from_bytes(content[:8], "little")
+    content[random.Random(seed).randrange(begin, len(content))] ^= 1 << seed % 8
+    saved.write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"checksum is not of what it holds.*copy or train it again"):
+        load_checkpoint(saved)
+
+
+def test_a_checkpoint_of_an_earlier_version_has_no_checksum_and_loads(saved, model):
+    tensors, about = unpack(saved)
+    save_file(tensors, saved, {"about": json.dumps(about)})
+    again, _ = load_checkpoint(saved)
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in again.state_dict().items())
+
+
+@pytest.mark.parametrize(("layers", "dim", "message"), [(2**63, 32, "expected at most 64"), (64, 8192, "it holds .* numbers")])
+def test_a_config_of_a_far_larger_network_is_refused_before_it_is_built(layers, dim, message, saved):
+    _, about = unpack(saved)
+    about["config"]["model"]["dim"] = dim
+    about["config"]["model"]["encoder"]["layers"] = layers
+    rewrite(saved, config=about["config"])
+    with pytest.raises(CheckpointError, match=message):
+        load_checkpoint(saved)
+
+
+def test_what_is_nested_too_deep_in_a_checkpoint_is_one_clear_error(saved):
+    tensors, _ = unpack(saved)
+    save_file(tensors, saved, {"about": "[" * 100_000})
+    with pytest.raises(CheckpointError, match="nested more than 64 deep"):
+        load_checkpoint(saved)

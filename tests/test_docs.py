@@ -12,7 +12,7 @@ from data.miniature import write
 from learning import photos
 from making import small_checkpoint
 
-from cyctr import pretrained
+from cyctr import limits, pretrained
 from cyctr.checkpoint import describe_checkpoint
 from cyctr.cli import app
 from cyctr.config import ABLATIONS, PRESETS, Config, settings
@@ -20,7 +20,7 @@ from cyctr.model import build
 from cyctr.weights import cache, find
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]
 HOW = (ROOT / "docs" / "how-it-works.md").read_text()
 RUN = [ROOT / name for name in ("README.md", *(f"docs/{name}.md" for name in ("segmenter", "faq", "supports", "formats")))]
 """Pages of which every block of Python and of shell is run, from the first to the last."""
@@ -69,6 +69,12 @@ def _headings(page: Path) -> set[str]:
     """The headings of a page, as links name them."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_page_of_limits_has_each_limit_with_its_value():
+    rows = re.findall(r"^\| .*? \| ([\d,]+) \| `(\w+)` \|", (ROOT / "docs/limits.md").read_text(), re.M)
+    values = {name: value for name, value in vars(limits).items() if name.isupper() and type(value) is int}
+    assert {name: int(value.replace(",", "")) for value, name in rows} == values
 
 
 def test_the_page_of_the_command_line_is_what_its_script_makes():

@@ -16,8 +16,10 @@ from making import without_rights
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
+from cyctr import imaging
 from cyctr.errors import DataError
-from cyctr.imaging import EXTENSIONS, LARGEST, find_images, image_size, read_image, read_values, voc_palette, write_values
+from cyctr.imaging import EXTENSIONS, find_images, image_size, read_image, read_values, voc_palette, write_image, write_values
+from cyctr.limits import IMAGE_PIXELS, IMAGE_SIDE, JPEG_SIDE
 
 ORIENTATION = 274
 LOSSLESS = {"PNG": {}, "WEBP": {"lossless": True}, "BMP": {}, "TIFF": {}}
@@ -569,7 +571,9 @@ def test_the_size_is_known_without_the_pixels(name, tmp_path):
 @pytest.mark.parametrize("read", READERS)
 def test_a_few_bytes_that_claim_to_be_a_huge_picture_are_refused(read, tmp_path):
     path = put(tmp_path / "bomb.png", png((50_000, 40_000), 8, 2, [b""]))
-    with pytest.raises(DataError, match=rf"bomb\.png: has 40000 x 50000 pixels; expected at most {LARGEST}: make it smaller$"):
+    with pytest.raises(
+        DataError, match=rf"bomb\.png: has 40000 x 50000 pixels; expected at most {IMAGE_PIXELS}: make it smaller$"
+    ):
         read(path)
 
 
@@ -609,10 +613,71 @@ def test_a_large_tiff_on_its_side_is_read_without_a_word(compression, tmp_path):
     assert np.array_equal(read_image(put(tmp_path / "large.tif", content)), seen(pixels, 6))
 
 
+@pytest.mark.parametrize("read", READERS)
+def test_a_picture_of_one_column_that_would_take_gigabytes_is_refused_by_its_header(read, tmp_path):
+    path = put(tmp_path / "column.png", png((1, IMAGE_PIXELS), 8, 2, [b""]))
+    with pytest.raises(DataError, match=rf"has {IMAGE_PIXELS} x 1 pixels; expected sides of at most {IMAGE_SIDE}: cut it in"):
+        read(path)
+
+
+@pytest.mark.parametrize("read", READERS[:2])
+def test_a_png_that_cannot_hold_what_its_header_promises_is_refused_before_it_is_decoded(read, tmp_path):
+    path = put(tmp_path / "short.png", png((10_000, 10_000), 8, 2, [bytes(1000)]))
+    with pytest.raises(DataError, match=r"short\.png: damaged or cut short \(10000 x 10000 pixels in \d+ bytes\)"):
+        read(path)
+
+
+PEAK = """
+import resource, sys
+from pathlib import Path
+from cyctr import imaging
+imaging.read_image(Path(sys.argv[1]))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_a_small_file_of_a_hundred_and_sixty_nine_megapixels_is_read_in_less_than_two_gigabytes(tmp_path):
+    side, packer = 13_000, zlib.compressobj(1)
+    row = bytes(1 + 4 * side)
+    packed = b"".join(packer.compress(row) for _ in range(side)) + packer.flush()
+    header = struct.pack(">IIBBBBB", side, side, 8, 6, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), chunk(b"IDAT", packed), chunk(b"IEND", b"")]
+    path = put(tmp_path / "clear.png", b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+    found = subprocess.run([sys.executable, "-c", PEAK, path], capture_output=True, text=True, check=True)
+    assert int(found.stdout) * 1024 < 2**31
+
+
+@pytest.mark.parametrize("name", ["RGB", "RGBA", "LA", "L", "P", "1", "I;16", "CMYK"])
+def test_a_picture_is_the_same_whether_it_is_converted_whole_or_in_strips(name, tmp_path, monkeypatch):
+    path = tmp_path / ("picture.tif" if name == "CMYK" else "picture.png")
+    if name == "I;16":
+        Image.fromarray(np.random.default_rng(0).integers(0, 65536, (31, 17), np.uint16)).save(path)
+    else:
+        Image.fromarray(np.random.default_rng(0).integers(0, 256, (31, 17, 4), np.uint8)).convert(name).save(path)
+    whole = read_image(path)
+    values = read_values(path) if name in ("L", "P", "1") else None
+    monkeypatch.setattr(imaging, "_STRIP", 17 * 4)
+    assert np.array_equal(read_image(path), whole)
+    assert values is None or np.array_equal(read_values(path), values)
+
+
+def test_a_mask_of_16_bits_that_is_black_and_white_is_one_of_0_and_255(tmp_path):
+    marked = np.zeros((5, 7), np.uint16)
+    marked[1:3, 2:6] = 65535
+    Image.fromarray(marked).save(tmp_path / "mask.png")
+    assert np.array_equal(read_values(tmp_path / "mask.png"), (marked // 257).astype(np.uint8))
+
+
+def test_what_no_jpeg_can_hold_is_refused_with_a_way_out(tmp_path):
+    with pytest.raises(DataError, match=rf"a JPEG has sides of at most {JPEG_SIDE}: end the name in \.png"):
+        write_image(tmp_path / "long.jpg", np.zeros((8, JPEG_SIDE + 1, 3), np.uint8))
+    write_image(tmp_path / "long.jpg", np.zeros((8, JPEG_SIDE, 3), np.uint8))
+
+
 def test_sizes_up_to_the_limit_pass(tmp_path):
-    assert image_size(put(tmp_path / "large.png", png((LARGEST // 10, 10), 1, 0, [b""]))) == (10, LARGEST // 10)
+    assert image_size(put(tmp_path / "large.png", png((IMAGE_SIDE, 1365), 1, 0, [b""]))) == (1365, IMAGE_SIDE)
     with pytest.raises(DataError, match="expected at most"):
-        image_size(put(tmp_path / "larger.png", png((LARGEST // 10 + 1, 10), 1, 0, [b""])))
+        image_size(put(tmp_path / "larger.png", png((IMAGE_PIXELS // 10 + 1, 10), 1, 0, [b""])))
 
 
 def test_many_threads_read_the_same_files(tmp_path):
@@ -770,3 +835,29 @@ def test_the_palette_follows_the_bits_of_the_number():
 def test_reading_pictures_does_not_wait_for_torch():
     code = "import sys, cyctr.imaging; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+
+
+TALKATIVE = """
+import sys
+from pathlib import Path
+from cyctr import cli
+from cyctr.errors import DataError
+from cyctr.imaging import read_image
+for path in sys.argv[1:]:
+    try:
+        read_image(Path(path))
+    except DataError:
+        pass
+"""
+
+
+def test_damaged_tiffs_leave_no_lines_of_libtiff_on_the_screen(tmp_path):
+    whole = encoded(noise(40, 50, 3), "TIFF", compression="tiff_lzw")
+    chance, paths = random.Random(0), []
+    for number in range(20):
+        content = bytearray(whole)
+        for _ in range(3):
+            content[chance.randrange(8, len(content))] = chance.randrange(256)
+        paths.append(put(tmp_path / f"{number}.tif", content))
+    command = [sys.executable, "-W", "ignore", "-c", TALKATIVE, *paths]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stderr == ""

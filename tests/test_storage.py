@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import cyctr.storage
-from cyctr.storage import cache_folder, locked, write_atomically, write_pieces_atomically
+from cyctr.storage import alone, cache_folder, locked, write_atomically, write_pieces_atomically
 
 
 def names(folder):
@@ -164,3 +164,36 @@ def test_a_lock_on_a_file_that_was_just_taken_away_is_not_held(tmp_path, monkeyp
         with locked(path) as twice:
             assert not twice
     assert not path.exists()
+
+
+def test_what_a_killed_process_left_half_written_is_removed_by_the_next_and_nothing_else(tmp_path):
+    out = tmp_path / "out"
+    (out / "masks").mkdir(parents=True)
+    (out / "masks" / ".0.png.12.34.cyctr-draft").write_bytes(b"half")
+    mine = [out / "masks" / ".0.png.12.34", out / ".notes.draft", out / "masks" / "0.png"]
+    for path in mine:
+        path.write_bytes(b"mine")
+    with alone(out / ".lock", out):
+        assert sorted(path for path in out.rglob("*") if path.is_file()) == sorted([*mine, out / ".lock"])
+
+
+def test_what_a_killed_process_left_beside_a_file_is_removed_by_the_next_that_writes_it(tmp_path):
+    names = [".results.json.12.34.cyctr-draft", ".other.json.12.34.cyctr-draft"]
+    for name in names:
+        (tmp_path / name).write_bytes(b"half")
+    with alone(tmp_path / ".results.json.lock", tmp_path / "results.json"):
+        assert [path.name for path in tmp_path.iterdir() if "draft" in path.name] == names[1:]
+
+
+def test_a_process_that_is_killed_leaves_a_draft_by_the_name_that_is_removed(tmp_path, monkeypatch):
+    def die(*_):
+        raise SystemExit
+
+    monkeypatch.setattr(os, "replace", die)
+    monkeypatch.setattr(Path, "unlink", lambda *_, **__: None)
+    with pytest.raises(SystemExit):
+        write_atomically(tmp_path / "a.txt", b"half")
+    monkeypatch.undo()
+    assert len(list(tmp_path.iterdir())) == 1
+    with alone(tmp_path / ".lock", tmp_path):
+        assert [path.name for path in tmp_path.iterdir()] == [".lock"]

@@ -10,11 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as serialize
 from torch import Tensor
 
-from cyctr.config import BackboneConfig, Config, from_dict, to_dict
+from cyctr import json_files
+from cyctr.config import BackboneConfig, Config, ModelConfig, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
 from cyctr.model import Backbone, CyCTR, build
 from cyctr.model.tuning import SPECTRUM
@@ -22,7 +24,7 @@ from cyctr.storage import write_atomically
 from cyctr.weights import INSIDE, load_model
 
 _BACKBONE, _AUXILIARY = "backbone.", "auxiliary."
-_FORMAT, _ABOUT = "cyctr-2", "about"
+_FORMAT, _ABOUT, _CHECKSUM = "cyctr-2", "about", "sha256"
 
 
 def save_checkpoint(
@@ -94,6 +96,7 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
     path = Path(path)
     state, config, about = _read(path)
     inside = config.model.backbone.weights == INSIDE
+    _check_size(path, config.model, state)
     model = build(config.model).eval() if inside else load_model(config.model)
     if not inside and weights_digest(model.backbone) != about["backbone"]:
         raise CheckpointError(
@@ -139,19 +142,46 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Config, dict[str, Any]]:
     return state, config, about
 
 
+def _check_size(path: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> None:
+    """Raises CheckpointError for a config of a larger network than the tensors are of, before that is built."""
+    mixing = config.encoder.layers if config.mixer == "transformer" else 1
+    fewest, held = mixing * config.dim**2, sum(value.numel() for value in state.values())
+    if fewest > held:
+        raise CheckpointError(
+            f"{path}: does not fit its own config (it holds {held:,} numbers, a network of dim {config.dim} and "
+            f"{config.encoder.layers} layers has more than {fewest:,}); save it again"
+        )
+
+
 def pack(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> bytes:
     """Tensors and what is to be known of them as the content of a .safetensors file: the same bytes for the same values."""
     plain = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    return serialize(plain, {_ABOUT: json.dumps(about, sort_keys=True)})  # several entries would come in any order
+    told = {**about, _CHECKSUM: _checksum(plain, about)}
+    return serialize(plain, {_ABOUT: json.dumps(told, sort_keys=True)})  # several entries would come in any order
 
 
 def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What `pack` was given; of a file of somebody else, nothing is known of its tensors."""
+    """What `pack` was given; of a file of somebody else, nothing is known of its tensors.
+
+    Raises:
+        ValueError: it is not as `pack` wrote it. Files of earlier versions have no checksum.
+    """
     with safe_open(path, "pt") as file:
-        about = json.loads((file.metadata() or {}).get(_ABOUT, "{}"))
-        if not isinstance(about, dict):
-            raise ValueError(f"{_ABOUT} is {about!r}")
-        return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118, no mapping
+        about = json_files.parse_object((file.metadata() or {}).get(_ABOUT, "{}"))
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no mapping
+    checksum = about.pop(_CHECKSUM, None)
+    if checksum is not None and checksum != _checksum(tensors, about):
+        raise ValueError("its checksum is not of what it holds: bytes of it have changed")
+    return tensors, about
+
+
+def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
+    """Of the names, kinds, shapes and bytes of tensors, and of what is to be known of them."""
+    total = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, value in sorted(tensors.items()):
+        total.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        total.update(value.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def _frozen(name: str) -> bool:

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, TypeVar
 
+from cyctr import limits
 from cyctr.errors import ConfigError
 
 Level = Literal["mid", "high"]
@@ -127,6 +128,8 @@ class SamplingConfig:
 
     def __post_init__(self) -> None:
         _require(self.tokens_per_shot >= 2, "model.sampling.tokens_per_shot", self.tokens_per_shot, "at least 2")
+        most = limits.TOKENS
+        _require(self.tokens_per_shot <= most, "model.sampling.tokens_per_shot", self.tokens_per_shot, f"at most {most}")
         for name in ("training_scale", "training_scale_many"):
             low, high = getattr(self, name)
             _require(0 < low <= high < math.inf, f"model.sampling.{name}", (low, high), "a range LOW <= HIGH above 0")
@@ -199,10 +202,12 @@ class EncoderConfig:
         return self.zero_padding or self.unpadded_coordinates
 
     def __post_init__(self) -> None:
-        _require(self.layers >= 1, "model.encoder.layers", self.layers, "at least 1")
-        _require(self.heads >= 1, "model.encoder.heads", self.heads, "at least 1")
-        _require(self.points >= 1, "model.encoder.points", self.points, "at least 1")
+        for name, most in (("layers", limits.LAYERS), ("heads", limits.HEADS), ("points", limits.POINTS)):
+            value = getattr(self, name)
+            _require(value >= 1, f"model.encoder.{name}", value, "at least 1")
+            _require(value <= most, f"model.encoder.{name}", value, f"at most {most}")
         _require(0 < self.mlp_ratio < math.inf, "model.encoder.mlp_ratio", self.mlp_ratio, "a positive number")
+        _require(self.mlp_ratio <= limits.MLP_RATIO, "model.encoder.mlp_ratio", self.mlp_ratio, f"at most {limits.MLP_RATIO}")
         for name in ("dropout", "flag_dropout", "value_dropout", "branch_dropout"):
             _require_fraction(f"model.encoder.{name}", getattr(self, name))
         _require_choice("model.encoder.cross", self.cross, Cross)
@@ -267,6 +272,7 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         _require(self.dim >= 4 and self.dim % 4 == 0, "model.dim", self.dim, "a positive multiple of 4")
+        _require(self.dim <= limits.DIM, "model.dim", self.dim, f"at most {limits.DIM}")
         _require_choice("model.mixer", self.mixer, Mixer)
         _require_fraction("model.reduction_dropout", self.reduction_dropout)
         _require(0 <= self.familiar <= 250, "model.familiar", self.familiar, "0 to 250 classes")

@@ -4,15 +4,19 @@ Pillow's plugins are called by name, not through `Image.open`: only these format
 about large images is raised, which worker threads could not silence safely.
 """
 
+import ctypes
 import io
+import logging
 import stat
 import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import PIL
 from numpy.typing import NDArray
 from PIL import Image
 from PIL.BmpImagePlugin import BmpImageFile
@@ -24,6 +28,7 @@ from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
 from cyctr.errors import DataError
+from cyctr.limits import IMAGE_BYTES, IMAGE_PIXELS, JPEG_SIDE, check_bytes, check_image
 from cyctr.storage import write_atomically
 
 EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
@@ -46,8 +51,10 @@ UNREAD: tuple[str, ...] = (
 )
 """Endings of photographs that we do not read."""
 
-LARGEST = 178_956_970
-"""Pixels of the largest image we read: where Pillow, too, suspects a small file made to fill the memory."""
+_STRIP = 2**22  # pixels that are converted at a time: whole images would be held several times
+_INFLATION = 1032  # bytes that deflate makes of one, at most
+# blocks so large that the C library returns them to the system: of smaller ones a thread would keep what an image has taken
+Image.core.set_block_size(2**26)  # type: ignore[attr-defined]
 
 _WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # tags of TIFF, and of EXIF, which is a TIFF without pixels
 _SIDEWAYS = (5, 6, 7, 8)
@@ -146,6 +153,11 @@ def write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
     if path.suffix.lower() == ".png":
         _write_png(path, Image.fromarray(pixels))
     elif path.suffix.lower() in (".jpg", ".jpeg"):
+        if max(pixels.shape) > JPEG_SIDE:
+            raise DataError(
+                f"{path}: cannot hold {pixels.shape[0]} x {pixels.shape[1]} pixels; a JPEG has sides of at most {JPEG_SIDE}: "
+                "end the name in .png"
+            )
         _write(path, Image.fromarray(pixels), "JPEG", quality=90)
     else:
         raise DataError(f"{path}: pictures are written as PNG or JPEG; end the name in .png or .jpg")
@@ -180,18 +192,20 @@ _Convert = Callable[[Path | str, Image.Image], NDArray[np.uint8]]
 
 def _read(path: Path, convert: _Convert) -> NDArray[np.uint8]:
     with _opened(path) as (image, orientation):
+        if isinstance(image, PngImageFile):
+            _check_png(path)
         pixels = convert(path, image)
         if isinstance(image, TiffImageFile):  # Pillow has turned these
             return pixels
-        return _upright(pixels, orientation)
+    del image  # turning takes memory, too
+    return _upright(pixels, orientation)
 
 
 def _of_pillow(image: Image.Image, name: str, convert: _Convert) -> NDArray[np.uint8]:
     width, height = image.size
     if min(width, height) == 0:
         raise DataError(f"{name}: is empty ({height} x {width} pixels); expected a picture: look at how it was made")
-    if width * height > LARGEST:
-        raise DataError(f"{name}: has {height} x {width} pixels; expected at most {LARGEST}: make it smaller")
+    check_image(name, (height, width))
     try:
         pixels = convert(name, image)
     except DataError:
@@ -215,18 +229,18 @@ def _opened(path: Path) -> Iterator[tuple[ImageFile, int]]:
             raise DataError(f"{path}: is not a regular file; expected an image file")
         if status.st_size == 0:
             raise DataError(f"{path}: holds 0 bytes; copy or download it again")
+        check_bytes(path, status.st_size, IMAGE_BYTES, "an image")
         with path.open("rb") as file:
             image, orientation = _identified(path, file)
             width, height = _stored_size(image)
-            if width * height > LARGEST:
-                raise DataError(f"{path}: has {height} x {width} pixels; expected at most {LARGEST}: make it smaller")
+            check_image(path, (height, width))
             yield image, orientation
     except DataError:
         raise
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; expected an image: check the path") from error
     except Image.DecompressionBombError as error:
-        raise DataError(f"{path}: has too many pixels; expected at most {LARGEST}: make it smaller") from error
+        raise DataError(f"{path}: has too many pixels; expected at most {IMAGE_PIXELS}: make it smaller") from error
     except Exception as error:  # Pillow's parsers meet damage with whatever they trip over
         if isinstance(error, OSError) and error.errno is not None:  # the system's word; Pillow's own have no number
             raise DataError(f"{path}: cannot be read ({error.strerror}); expected a readable image file") from error
@@ -240,6 +254,19 @@ def _reason(error: Exception) -> str:
 class _Jpeg(JpegImageFile):
     def getexif(self) -> Image.Exif:
         return Image.Exif()  # Pillow looks for the resolution in it, and warns where it is damaged, as it often is
+
+
+@cache
+def _quieten_libtiff() -> None:
+    """Stops libtiff from writing lines of its own on the screen; what it finds becomes an error of Pillow's as well."""
+    logging.getLogger("PIL").addHandler(logging.NullHandler())  # without any, Python shows what Pillow says beside its errors
+    packages = Path(PIL.__file__).parents[1]
+    for path in (*packages.glob("pillow.libs/libtiff*"), *packages.glob("PIL/.dylibs/libtiff*")):
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(str(path))  # the one that Pillow has loaded
+            for function in (library.TIFFSetErrorHandler, library.TIFFSetWarningHandler):
+                function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_void_p
+                function(None)
 
 
 class _Tiff(TiffImageFile):
@@ -274,6 +301,8 @@ def _identified(path: Path, file: IO[bytes]) -> tuple[ImageFile, int]:
     if reader is None:
         raise DataError(f"{path}: is not a JPEG, PNG, WebP, BMP, TIFF or GIF image, whatever its name; convert it to one")
     exif = _png_exif(file) if reader is PngImageFile else None
+    if reader is _Tiff:
+        _quieten_libtiff()
     file.seek(0)
     image = reader(file)
     if isinstance(image, TiffImageFile):
@@ -297,6 +326,16 @@ def _png_exif(file: IO[bytes]) -> bytes:
             return file.read(length)
         file.seek(length + 4, io.SEEK_CUR)  # and its checksum
     return b""
+
+
+def _check_png(path: Path) -> None:
+    """Raises DataError for a PNG whose header promises more than its file can hold: decoding would make room for all of it."""
+    with path.open("rb") as file:
+        width, height, depth, colour = struct.unpack(">IIBB", file.read(26)[16:])
+    size = path.stat().st_size
+    row = -(-width * depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] // 8)
+    if row * height > _INFLATION * size:
+        raise DataError(f"{path}: damaged or cut short ({height} x {width} pixels in {size} bytes); copy or download it again")
 
 
 def _orientation(exif: bytes) -> int:
@@ -326,22 +365,36 @@ def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(pixels[::rows, ::columns])
 
 
+def _strips(image: Image.Image) -> Iterator[tuple[slice, Image.Image]]:
+    """An image in parts of whole rows, and which rows those are."""
+    width, height = image.size
+    rows = max(1, _STRIP // width)
+    for top in range(0, height, rows):
+        bottom = min(top + rows, height)
+        yield slice(top, bottom), image if rows >= height else image.crop((0, top, width, bottom))
+
+
 def _colours(path: Path | str, image: Image.Image) -> NDArray[np.uint8]:
-    layout = str(getattr(image, "tile", ""))  # gone once loaded
+    top = 4095 if "I;12" in str(getattr(image, "tile", "")) else 65535  # gone once loaded
     image.load()
     if image.mode == "F":
         raise DataError(f"{path}: holds floating-point pixels, whose range nobody knows; save it with 8 bits per channel")
-    if image.mode.startswith("I"):
-        return np.repeat(_scaled(path, image, top=4095 if "I;12" in layout else 65535)[..., None], 3, axis=2)
-    seen: Image.Image = image
+    pixels = np.empty((image.height, image.width, 3), np.uint8)
+    for rows, part in _strips(image):
+        pixels[rows] = _grey(path, part, top)[..., None] if image.mode.startswith("I") else np.asarray(_seen(part))
+    return pixels
+
+
+def _seen(image: Image.Image) -> Image.Image:
+    """The colours of an image, over white where it is transparent."""
     if image.has_transparency_data:
-        seen = image.convert("LA") if image.mode == "La" else image
+        image = image.convert("LA") if image.mode == "La" else image
         white = Image.new("RGBA", image.size, "white")
-        seen = Image.alpha_composite(white, seen.convert("RGBA"))
-    return np.array(seen if seen.mode == "RGB" else seen.convert("RGB"))
+        image = Image.alpha_composite(white, image.convert("RGBA"))
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
-def _scaled(path: Path | str, image: Image.Image, top: int) -> NDArray[np.uint8]:
+def _grey(path: Path | str, image: Image.Image, top: int) -> NDArray[np.uint8]:
     """Grey of 0 to `top` as 0 to 255, rounded; Pillow's own conversion would clip it."""
     values = _within(path, image, top, "save it with 8 bits per channel").astype(np.uint32)
     grey = ((values * 255 + top // 2) // top).astype(np.uint8)
@@ -351,29 +404,40 @@ def _scaled(path: Path | str, image: Image.Image, top: int) -> NDArray[np.uint8]
 
 def _values(path: Path | str, image: Image.Image) -> NDArray[np.uint8]:
     remedy = "save the mask as a palette or grey PNG of 8 bits"
-    layout = str(getattr(image, "tile", ""))
+    deep = ";16" in str(getattr(image, "tile", ""))  # of 16-bit colours Pillow keeps the upper half
     image.load()
-    if image.mode in ("1", "L", "P"):
-        return np.array(image).astype(np.uint8, copy=False)
-    if image.mode.startswith("I"):
-        return _within(path, image, 255, remedy).astype(np.uint8)
-    deep = ";16" in layout  # of 16-bit colours Pillow keeps the upper half
-    if deep or image.mode not in ("LA", "PA", "RGB", "RGBA"):
+    grey, whole = image.mode in ("1", "L", "P"), image.mode.startswith("I")
+    if not (grey or whole) and (deep or image.mode not in ("LA", "PA", "RGB", "RGBA")):
         kind = f"16-bit {image.mode}" if deep else image.mode
         raise DataError(f"{path}: holds {kind} pixels; expected class numbers from 0 to 255: {remedy}")
-    channels = np.array(image)  # (H, W, 2 to 4)
+    white = whole and all(np.isin(np.asarray(part), (0, 65535)).all() for _, part in _strips(image))
+    values = np.empty((image.height, image.width), np.uint8)
+    for rows, part in _strips(image):
+        if white:  # 0 and 65535 are the 0 and 255 of 16 bits
+            values[rows] = np.asarray(part) // 257
+        elif whole:
+            values[rows] = _within(path, part, 255, remedy)
+        else:
+            values[rows] = np.asarray(part) if grey else _one_channel(path, image, part, rows.start, remedy)
+    return values
+
+
+def _one_channel(path: Path | str, image: Image.Image, part: Image.Image, top: int, remedy: str) -> NDArray[np.uint8]:
+    """(h, W) of some rows of an image, from the `top` one on, whose colours are grey and whose alpha is the same all over."""
+    channels = np.asarray(part)  # (h, W, 2 to 4)
     if image.mode.endswith("A"):
-        if (channels[..., -1] != channels[0, 0, -1]).any():
+        alpha = np.asarray(image.crop((0, 0, 1, 1)))[0, 0, -1]
+        if (channels[..., -1] != alpha).any():
             raise DataError(f"{path}: is transparent in places; expected class numbers from 0 to 255: {remedy}")
         channels = channels[..., :-1]
     coloured = (channels != channels[..., :1]).any(-1)
     if coloured.any():
         row, column = np.unravel_index(coloured.argmax(), coloured.shape)
         raise DataError(
-            f"{path}: shows the colour {tuple(channels[row, column].tolist())} at row {row}, column {column}; "
+            f"{path}: shows the colour {tuple(channels[row, column].tolist())} at row {top + row}, column {column}; "
             f"expected class numbers from 0 to 255: {remedy}"
         )
-    return np.ascontiguousarray(channels[..., 0])
+    return channels[..., 0]
 
 
 def _within(path: Path | str, image: Image.Image, top: int, remedy: str) -> NDArray[np.integer]:

@@ -10,6 +10,8 @@ from typing import TextIO
 
 from cyctr.errors import ConfigError, DataError
 
+_DRAFT = ".cyctr-draft"
+
 
 def cache_folder() -> Path:
     """Where weights and indices are kept: $CYCTR_CACHE, or `cyctr` in the platform's place for caches."""
@@ -41,7 +43,7 @@ def write_pieces_atomically(path: Path, pieces: Iterable[bytes]) -> None:
 @contextmanager
 def _draft(path: Path) -> Iterator[Path]:
     """A file to write in place of `path`, which it takes at the end; it is gone where something fails."""
-    draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.{threading.get_ident()}")  # a name has 255 bytes at most
+    draft = path.with_name(f".{path.name[:40]}.{os.getpid()}.{threading.get_ident()}{_DRAFT}")  # a name has 255 bytes at most
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         yield draft
@@ -49,6 +51,19 @@ def _draft(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())  # a power cut finds the old content or the new
         os.replace(draft, path)
     finally:
+        with suppress(OSError):
+            draft.unlink()
+
+
+def _remove_drafts(path: Path) -> None:
+    """Removes what processes that were killed have left half written in a folder, or beside a file that nobody else writes."""
+    if path.is_dir():
+        drafts = (Path(place, name) for place, _, names in os.walk(path) for name in names if name.endswith(_DRAFT))
+    else:
+        start = f".{path.name[:40]}."
+        there = os.listdir(path.parent) if path.parent.is_dir() else []
+        drafts = (path.with_name(name) for name in there if name.startswith(start) and name.endswith(_DRAFT))
+    for draft in drafts:
         with suppress(OSError):
             draft.unlink()
 
@@ -121,6 +136,7 @@ def alone(lock: Path, path: Path, remedies: str = "wait for it, or choose anothe
                 raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
             if not held:
                 raise ConfigError(f"{path}: another process is writing it; {remedies}")
+            _remove_drafts(path)
             yield
     finally:
         for folder in made:

@@ -174,7 +174,7 @@ def test_a_crowd_is_ignored_for_its_own_class_only(tmp_path):
     pool = own(tmp_path, [image(1, "a.png", 8, 8)], marks)
     assert (pool.label(0, 0)[:4, :4] == 255).all()
     assert set(np.unique(pool.label(0, 1))) == {0, 1}
-    assert pool.index().number.tolist() == [1]
+    assert pool.index().number.tolist() == [0]
 
 
 def test_empty_runs_in_an_rle_change_nothing(tmp_path):
@@ -213,7 +213,7 @@ def test_classes_come_by_category_id(tmp_path):
     places = write(tmp_path, [image(1, "a.png", 4, 4)], [mark(1, 1, 7, [rectangle(0, 0, 2, 2)])])
     names, pool = open_coco_json(*places, "own")
     assert names == ("leaf", "cup")
-    assert pool.index().number.tolist() == [1]
+    assert pool.index().number.tolist() == [0]
 
 
 def test_coco_has_its_80_classes_in_id_order(tmp_path):
@@ -605,3 +605,26 @@ def test_without_pycocotools_one_line_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pycocotools.mask", None)
     with pytest.raises(DataError, match=r"pycocotools is not installed.*; run: pip install pycocotools$"):
         dataset.pool("test").index()
+
+
+@pytest.mark.parametrize("lead", ["../", "../../up/", "/", "C:\\\\", "a/../../"])
+def test_an_image_outside_the_folder_is_never_read(lead, tmp_path):
+    folder = tmp_path / "inner"
+    annotations = [mark(1, 1, 2, [rectangle(0, 0, 4, 4)])]
+    places = write(folder, [image(1, "a.png", 8, 8)], annotations)
+    document = json.loads(places[0].read_text())
+    Image.new("RGB", (document["images"][0]["width"], document["images"][0]["height"])).save(tmp_path / "secret.png")
+    document["images"][0]["file_name"] = str(tmp_path / "secret.png") if lead == "/" else f"{lead}secret.png"
+    places[0].write_text(json.dumps(document))
+    problems = []
+    _, pool = open_coco_json(*places, "own", problems.append)
+    assert list(pool.keys) == [] and any("secret.png: no such file" in problem for problem in problems)
+
+
+def test_an_outline_that_would_take_all_memory_to_draw_is_left_out_with_a_line(tmp_path):
+    zigzag = [0, 0, 9, 1e5] * 50_000
+    places = write(tmp_path, [image(1, "a.png", 8, 8)], [mark(1, 1, 7, [zigzag]), mark(2, 1, 2, [rectangle(0, 0, 4, 4)])])
+    problems = []
+    _, pool = open_coco_json(*places, "own", problems.append)
+    assert pool.index().number.tolist() == [0]
+    assert any("has an outline of 10,000,000,000 pixels of length" in problem for problem in problems)

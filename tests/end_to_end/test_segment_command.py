@@ -745,11 +745,19 @@ def test_a_name_with_a_dash_is_taken_as_a_query(segment, tmp_path, monkeypatch):
     assert keys(tmp_path / "out") == ["-x"]
 
 
-def test_an_image_that_cannot_be_written_for_its_name_is_left_out(segment, tmp_path, queries):
+def test_an_image_beside_a_folder_called_like_its_mask_is_segmented_too(segment, tmp_path, queries):
     photo(queries / "0.png" / "inside.jpg")  # masks/0.png cannot be a file and a folder
-    code, output, error = segment("--no-overlays")
+    well(segment())
+    assert keys(tmp_path / "out") == ["0.jpg", "0.png/inside", "1", "2", "3", "4"]
+    assert mask(tmp_path / "out", "0.jpg").shape == size_of(queries / "0.jpg")[::-1]
+
+
+def test_an_image_that_cannot_be_written_for_its_name_is_left_out(segment, tmp_path, queries):
+    (tmp_path / "out" / "masks" / "0.png").mkdir(parents=True)
+    (tmp_path / "out" / "run.json").write_text('{"made by": "cyctr segment"}')
+    code, output, error = segment("--no-overlays", "--force")
     assert (code, error) == (1, "") and output.count("left out: ") == 1
-    assert len(keys(tmp_path / "out")) == 5
+    assert len(keys(tmp_path / "out")) == 4
 
 
 # supports that are odd
@@ -987,3 +995,97 @@ def test_the_help_says_what_is_needed_first_and_breaks_no_sentence(monkeypatch):
         "Images that cannot be read are left out and named at the end; the exit code is 1 then.",
     ):
         assert sentence in output
+
+
+# what is large, damaged or changed
+
+
+def test_an_image_that_is_longer_than_a_jpeg_may_be_is_segmented_and_drawn_smaller(segment, tmp_path, queries):
+    Image.fromarray(np.full((9, 70_000, 3), 90, np.uint8)).save(queries / "long.png")
+    well(segment("--review"))
+    assert mask(tmp_path / "out", "long").shape == (9, 70_000)
+    assert size_of(tmp_path / "out" / "overlays" / "long.jpg") == (35_000, 5)
+    assert len(keys(tmp_path / "out")) == 6
+
+
+def test_an_image_that_is_longer_than_any_may_be_is_left_out_and_the_others_are_done(segment, tmp_path, queries):
+    Image.fromarray(np.full((8, 2**17 + 1), 90, np.uint8)).save(queries / "long.png")
+    code, output, error = segment()
+    assert (code, error) == (1, "") and "left out: " in output and "expected sides of at most 131072" in output
+    assert len(keys(tmp_path / "out")) == 5
+
+
+def test_large_images_are_read_one_at_a_time(segment, tmp_path, queries, monkeypatch):
+    monkeypatch.setattr(sys.modules["cyctr.inference.segmenter"], "_MOST_PIXELS", 100)
+    held, most = [], []
+    to_image = sys.modules["cyctr.inference.segmenter"].to_image
+
+    def counted(*given):
+        held.append(1)
+        most.append(len(held))
+        try:
+            return to_image(*given)
+        finally:
+            held.pop()
+
+    monkeypatch.setattr(sys.modules["cyctr.inference.segmenter"], "to_image", counted)
+    well(segment("--batch", 3))
+    assert max(most) == 1 and len(keys(tmp_path / "out")) == 5
+
+
+@pytest.mark.parametrize("change", ["a part less", "another number", "another file", "a name that leads out"])
+@pytest.mark.parametrize("sealed", [True, False], ids=["sealed", "of an earlier version"])
+def test_an_altered_line_of_the_ledger_counts_as_damaged_and_is_done_again(change, sealed, segment, tmp_path, queries):
+    well(segment())
+    whole, path = results(tmp_path / "out"), tmp_path / "out" / ".predictions.jsonl"
+    first, *rest = path.read_bytes().splitlines(keepends=True)
+    key, record, stamp, digests, seal = json.loads(first)
+    match change:
+        case "a part less":
+            del record["height"]
+        case "another number":
+            record["classes"]["disc"]["pixels"] = "many" if not sealed else 1
+        case "another file":
+            record["files"] = ["mine.txt", "."]
+        case "a name that leads out":
+            key = "../0"
+    path.write_bytes(json.dumps([key, record, stamp, digests, *([seal] if sealed else [])]).encode() + b"\n" + b"".join(rest))
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    code, output, error = segment()
+    assert code == 0 and "1 line cut off or damaged" in error and "4 of 5 images done before" in output
+    assert {name: content for name, content in results(tmp_path / "out").items() if name != "mine.txt"} == whole
+    well(segment("--force"))
+    assert (tmp_path / "out" / "mine.txt").read_text() == "mine"
+
+
+def test_a_ledger_of_an_earlier_version_has_no_checksums_and_its_run_goes_on(segment, tmp_path, queries):
+    well(segment())
+    path = tmp_path / "out" / ".predictions.jsonl"
+    lines = [json.loads(line) for line in path.read_bytes().splitlines()]
+    path.write_text("".join(json.dumps(line[:4]) + "\n" for line in lines))
+    assert "5 of 5 images done before" in well(segment())
+
+
+@pytest.mark.parametrize("name", ["run.json", ".shared.json", ".predictions.jsonl"])
+@pytest.mark.parametrize("force", [True, False])
+def test_notes_that_are_nested_too_deep_are_no_traceback(name, force, segment, tmp_path, queries):
+    well(segment())
+    (tmp_path / "out" / name).write_bytes(b"[" * 50_000 + b"\n")
+    code, _, error = segment(*(["--force"] if force else []))
+    assert code in (0, 2) and all(line.startswith("cyctr: ") for line in error.splitlines())
+
+
+def test_a_foreign_file_called_like_our_notes_below_the_queries_is_passed_over(segment, tmp_path, queries):
+    photo(queries / "inner" / "a.jpg")
+    (queries / "inner" / "run.json").write_bytes(b"[" * 50_000)
+    well(segment())
+    assert "inner/a" in keys(tmp_path / "out")
+
+
+def test_a_stop_before_the_first_image_is_told(segment, tmp_path, queries, monkeypatch):
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Segmenter, "from_pretrained", stop)
+    code, output, error = segment()
+    assert (code, error) == (130, "") and "stopped before the first image: the same command begins again" in output

@@ -10,6 +10,7 @@ from data.miniature import state, truncate
 from learning import same_bits
 from safetensors.torch import save_file
 
+from cyctr.checkpoint import pack, unpack
 from cyctr.data.latent import Regions
 from cyctr.engine.folder import (
     BEST,
@@ -330,6 +331,44 @@ def test_a_line_of_the_metrics_that_is_none_of_ours_is_left_out(folder):
         file.write('[1]\n"two"\n{}\n{"step": "x"}\n')
     folder.log({"step": 2})
     assert folder.records() == [{"step": 1}, {"step": 2}]
+
+
+@pytest.mark.parametrize("line", [b'{"step": \xff}\n', b"\xff\xfe\n", b"[" * 10_000 + b"\n"], ids=["byte", "utf-16", "deep"])
+def test_a_line_of_the_metrics_that_is_no_text_or_nested_too_deep_is_left_out(line, folder):
+    folder.log({"step": 1})
+    with (folder.path / METRICS).open("ab") as file:
+        file.write(line)
+    folder.log({"step": 2})
+    assert folder.records() == [{"step": 1}, {"step": 2}]
+
+
+def test_a_config_that_is_nested_too_deep_is_one_clear_error(kept):
+    (kept.path / CONFIG).write_text("[" * 10_000)
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be read \(it is nested more than 64 deep\)"):
+        kept.read_config()
+
+
+def test_a_flipped_bit_in_the_state_of_a_run_is_noticed(kept):
+    content = bytearray((kept.path / STATE).read_bytes())
+    content[-1] ^= 1
+    (kept.path / STATE).write_bytes(content)
+    with pytest.raises(CheckpointError, match="checksum is not of what it holds"):
+        kept.load_state()
+
+
+@pytest.mark.parametrize("change", [{"step": "3"}, {"step": -1}, {"validated": None}, {"best": []}])
+def test_a_state_that_says_something_else_than_numbers_is_one_clear_error(change, kept):
+    tensors, about = unpack(kept.path / STATE)
+    kept.write(STATE, pack(tensors, {**about, **change}))
+    with pytest.raises(CheckpointError, match="expected two counts and a number"):
+        kept.load_state()
+
+
+def test_a_line_of_the_metrics_with_a_text_for_a_number_is_left_out(folder):
+    folder.log({"step": 1, "seconds": "long"})
+    folder.log({"step": 2, "episodes": 8, "validation": {"miou": None}})
+    folder.log({"step": 3, "seconds": 1.5})
+    assert folder.records() == [{"step": 3, "seconds": 1.5}]
 
 
 def test_what_dropout_drops_is_a_function_of_seed_and_step():

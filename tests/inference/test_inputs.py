@@ -11,8 +11,9 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 
 from cyctr.errors import ConfigError, DataError
-from cyctr.imaging import EXTENSIONS, LARGEST, voc_palette
+from cyctr.imaging import EXTENSIONS, voc_palette
 from cyctr.inference.inputs import Box, Polygons, to_image, to_label
+from cyctr.limits import IMAGE_PIXELS
 from cyctr.types import SMALLEST_SIDE
 
 ORIENTATION = 274
@@ -245,7 +246,7 @@ def test_a_small_file_that_claims_endless_pixels_is_refused_unread(tmp_path):
     header = struct.pack(">IIBBBBB", 40000, 40000, 8, 2, 0, 0, 0)
     path = tmp_path / "bomb.png"
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(100))))
-    with pytest.raises(DataError, match=rf"bomb\.png: has 40000 x 40000 pixels; expected at most {LARGEST}"):
+    with pytest.raises(DataError, match=rf"bomb\.png: has 40000 x 40000 pixels; expected at most {IMAGE_PIXELS}"):
         to_image(path)
 
 
@@ -253,7 +254,7 @@ def test_an_image_of_pillow_that_claims_endless_pixels_is_refused_unread():
     class Endless(Image.Image):
         size = width, height = 40000, 40000
 
-    with pytest.raises(DataError, match=rf"cup: has 40000 x 40000 pixels; expected at most {LARGEST}"):
+    with pytest.raises(DataError, match=rf"cup: has 40000 x 40000 pixels; expected at most {IMAGE_PIXELS}"):
         to_image(Endless(), "cup")
 
 
@@ -713,3 +714,15 @@ def test_paths_may_be_any_object_that_stands_for_one(tmp_path):
     np.testing.assert_array_equal(to_label(Place(), SIZE), FOREGROUND)
     assert to_image(Place()).shape == (*SIZE, 3)
     assert isinstance(Path(Place()), Path)
+
+
+@pytest.mark.parametrize(
+    ("points", "message"),
+    [
+        ([(0, 0), (9, 9), (9, 0)] * 400_000, "outline of 1,200,000 points; expected at most 1,000,000"),
+        ([(0, 0), (9, 1e5)] * 50_000, "outline of 10,000,000,000 pixels of length; expected at most 8,388,608"),
+    ],
+)
+def test_an_outline_that_would_take_all_memory_to_draw_is_refused(points, message):
+    with pytest.raises(DataError, match=f"polygons: outline 0 has an {message}"):
+        Polygons([points])

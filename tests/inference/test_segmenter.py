@@ -14,9 +14,11 @@ from PIL import Image
 from segmenting import checkpoint
 
 from cyctr.config import BackboneConfig
+from cyctr.data import transforms
 from cyctr.data.transforms import fit_image, planes, restore
 from cyctr.errors import CheckpointError, ConfigError, DataError
-from cyctr.inference import Box, Polygons, Segmenter
+from cyctr.inference import Box, Polygons, Segmenter, tiles
+from cyctr.inference import result as result_module
 from cyctr.inference import segmenter as segmenter_module
 from cyctr.inference.confidence import Calibration
 from cyctr.inference.result import ImageResult, Segmentation
@@ -442,3 +444,25 @@ def test_a_mask_is_saved_as_0_and_255_and_an_overlay_is_as_large_as_the_image(se
     assert found.overlay().size == (50, 40)
     with pytest.raises(DataError, match=r"end the name in \.png"):
         found.save(tmp_path / "mask.jpg")
+
+
+@pytest.mark.filterwarnings("ignore:support 'disc' is of whole images")
+@pytest.mark.parametrize("settings", [{}, {"edges": False}, {"flip": True}, {"tile": 64}, {"scales": (0.75, 1.0)}])
+def test_a_large_image_is_worked_on_in_parts_and_the_answer_is_the_same(segmenter, disc, settings, monkeypatch):
+    image = scene((150, 210), 3)[0]
+    whole = segmenter.segment(image, disc, **settings)
+    for module, large in ((tiles, 3000), (transforms, 3000)):
+        monkeypatch.setattr(module, "_LARGE", large)
+        monkeypatch.setattr(module, "_STRIP", 210 * 7)
+    parts = segmenter.segment(image, disc, **settings)
+    np.testing.assert_allclose(parts.probability, whole.probability, atol=2e-5)
+
+
+def test_classes_are_told_apart_in_parts_as_they_are_in_whole(segmenter, disc, images, monkeypatch):
+    def labels():
+        (one,) = segmenter.segment_many(images[:1], {"a": disc, "b": disc}, threshold=0.1, smallest=2)
+        return one.labels
+
+    whole = labels()
+    monkeypatch.setattr(result_module, "_STRIP", 100)
+    assert np.array_equal(labels(), whole)

@@ -1,5 +1,6 @@
 import json
 import os
+import shutil
 import sys
 from dataclasses import FrozenInstanceError
 
@@ -844,3 +845,32 @@ def test_a_coco_file_goes_before_labelme(root):
     found = find_supports(root)
     assert tuple(found.classes) == CLASSES
     assert found.problems == (f"{root / 'a.json'}: is passed over, for a COCO file is there; keep one of the two",)
+
+
+@pytest.mark.parametrize("lead", ["../", "../../a/", "/", "C:/", "..\\"])
+def test_an_image_outside_the_folder_of_a_coco_file_is_never_read(lead, tmp_path):
+    root = tmp_path / "a" / "root"
+    root.mkdir(parents=True)
+    coco_beside(root)
+    (path,) = root.glob("*.json")
+    document = json.loads(path.read_text())
+    outside = tmp_path / "a" / "secret.jpg"
+    shutil.copy(root / document["images"][0]["file_name"], outside)
+    document["images"][0]["file_name"] = str(outside) if lead == "/" else f"{lead}secret.jpg"
+    path.write_text(json.dumps(document))
+    found = find_supports(root)
+    assert all(support.image.is_relative_to(root) for supports in found.classes.values() for support in supports)
+    assert any("names secret.jpg, which is not there" in problem for problem in found.problems)
+
+
+def test_a_file_name_that_leads_out_of_the_folder_counts_by_its_last_part(tmp_path):
+    coco_beside(tmp_path)
+    usual = find_supports(tmp_path)
+    (path,) = tmp_path.glob("*.json")
+    document = json.loads(path.read_text())
+    for image in document["images"]:
+        image["file_name"] = f"../../label-studio/{image['file_name']}"
+    path.write_text(json.dumps(document))
+    assert {name: stems(one) for name, one in find_supports(tmp_path).classes.items()} == {
+        name: stems(one) for name, one in usual.classes.items()
+    }

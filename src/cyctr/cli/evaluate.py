@@ -31,7 +31,9 @@ def evaluate(
         typer.Option(help="A checkpoint's path, lite0, resnet50, or one of prior, prototype, background, foreground."),
     ] = "prototype",
     output: Annotated[Path, typer.Option(help="Folder for results.json, results.md and index.html.")] = Path("evaluation"),
-    protocol: Annotated[str, typer.Option(help="cyctr, released, pfenet or hsnet: how episodes are drawn and scored.")] = "cyctr",
+    protocol: Annotated[
+        str, typer.Option(help="cyctr, released, pfenet or hsnet: how episodes are drawn and scored.")
+    ] = "cyctr",
     folds: Annotated[str | None, typer.Option(help="Such as 0,2 or 0-3; default: all.")] = None,
     shots: Annotated[str, typer.Option(help="Labelled images per episode, such as 1,5.")] = "1",
     seeds: Annotated[str | None, typer.Option(help="Such as 0-4, to average; default: the protocol's.")] = None,

@@ -205,6 +205,16 @@ def print_table(rows: Sequence[Sequence[str]], left: int = 1) -> None:
 
 
 @contextmanager
+def tells_of_a_stop() -> Iterator[None]:
+    """Says that nothing was done yet where Ctrl-C comes before there is anything to go on from."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopped before the first image: the same command begins again")
+        raise
+
+
+@contextmanager
 def progress_bar(name: str) -> Iterator["Progress"]:
     """A bar that is gone when the work is done; a line now and then where there is no terminal to draw one on."""
     with progress_bars(name) as (progress,):

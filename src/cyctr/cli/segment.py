@@ -149,26 +149,28 @@ def segment(
     check_settings(settings)
     wanted = None if classes is None else options.names("--classes", classes)
     query = [*query, *(more or [])]
-    _check_places(support, query, output)
-    queries = find_queries(query, [output, *_own_files(support, query)], _note)
     pictures = [OVERLAYS] * overlays + [REVIEW] * review
+    with options.tells_of_a_stop():
+        _check_places(support, query, output)
+        queries = find_queries(query, [output, *_own_files(support, query)], _note)
     with alone(output / _LOCK, output):
-        with options.progress_bar("fetching the backbone") as progress:
-            segmenter = options.open_segmenter(model, device, precision, progress)
-        supports = options.read_supports(segmenter, support, wanted, tile, [one.path for one in queries])
-        masks = {"overlapping": overlapping, "instances": instances, "polygons": polygons}
-        about = {
-            "model": f"{segmenter.name} {segmenter.digest}",
-            "precision": "bfloat16" if segmenter.half else "float32",
-            "classes": list(supports),
-            **{f"support of {name}": one.digest for name, one in supports.items()},
-            "format": form,
-            **masks,
-            **settings,
-        }
-        ledger, writer = _open(output, about, form, list(supports), masks, force)
-        ledger.claim([PREDICTIONS, *writer.shared, *([PAGE] if review else [])])
-        queries = ledger.named(queries)
+        with options.tells_of_a_stop():
+            with options.progress_bar("fetching the backbone") as progress:
+                segmenter = options.open_segmenter(model, device, precision, progress)
+            supports = options.read_supports(segmenter, support, wanted, tile, [one.path for one in queries])
+            masks = {"overlapping": overlapping, "instances": instances, "polygons": polygons}
+            about = {
+                "model": f"{segmenter.name} {segmenter.digest}",
+                "precision": "bfloat16" if segmenter.half else "float32",
+                "classes": list(supports),
+                **{f"support of {name}": one.digest for name, one in supports.items()},
+                "format": form,
+                **masks,
+                **settings,
+            }
+            ledger, writer = _open(output, about, form, list(supports), masks, force)
+            ledger.claim([PREDICTIONS, *writer.shared, *([PAGE] if review else [])])
+            queries = ledger.named(queries)
         problems = _run(segmenter, supports, queries, ledger, writer, settings, overlapping, pictures, batch)
         writer.finish()
         if review:

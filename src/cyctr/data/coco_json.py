@@ -8,20 +8,21 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cyctr import json_files
 from cyctr.data.cache import Arrays, cache_file, cached_arrays
 from cyctr.data.dataset import Pixels, Progress
 from cyctr.data.index import Index, Integers, fingerprint
 from cyctr.errors import DataError
-from cyctr.imaging import LARGEST
+from cyctr.limits import IMAGE_PIXELS, check_outline
 from cyctr.types import IGNORE
 
-_FORMAT = 1
+_FORMAT = 2  # what is kept of earlier versions may name files outside the folder
 _FARTHEST = 1e6  # a polygon is walked in steps of a fifth of a pixel, so a point far outside would take forever
 _ARRAYS = ("sizes", "image", "number", "pixels", "bounds", "runs")
 
@@ -79,7 +80,7 @@ class Content:
     @classmethod
     def unpacked(cls, arrays: Arrays) -> "Content":
         """The content of which these are the arrays."""
-        names, files, problems = map(tuple, json.loads(arrays["texts"].tobytes()))
+        names, files, problems = map(tuple, json_files.parse(arrays["texts"].tobytes()))
         return cls(names, files, problems, *(arrays[part] for part in _ARRAYS))
 
     def packed(self) -> Arrays:
@@ -193,10 +194,10 @@ def read_marks(document: dict[str, Any]) -> tuple[list[str], list[Picture], list
 def _parse(path: Path) -> dict[str, Any]:
     remedy = "expected a COCO instances JSON: export or download it again"
     try:
-        document = json.loads(path.read_bytes())
+        document = json_files.read(path)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); expected a COCO instances JSON") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{path}: is not JSON ({str(error)[:100]}); {remedy}") from error
     if not isinstance(document, dict):
         raise DataError(f"{path}: holds a {type(document).__name__}, not an object; {remedy}")
@@ -245,12 +246,12 @@ def _read_images(listed: list[Any], problems: list[str]) -> dict[int, Picture | 
             problems.append(f"image {number} is listed twice; give {file} another id")
             continue
         pictures[number] = None
-        file = posixpath.normpath(file.replace("\\", "/"))
+        file = _inside(file)
         key = posixpath.splitext(file)[0]
-        if type(height) is not int or type(width) is not int or min(height, width) < 1 or height * width > LARGEST:
+        if type(height) is not int or type(width) is not int or min(height, width) < 1 or height * width > IMAGE_PIXELS:
             problems.append(
                 f"image {number}, {file}, is {height!r:.40} x {width!r:.40} (height x width); "
-                f"expected whole numbers, and at most {LARGEST} pixels: correct its size"
+                f"expected whole numbers, and at most {IMAGE_PIXELS} pixels: correct its size"
             )
         elif key in ids:
             problems.append(f"images {ids[key]} and {number} are both called {key}; rename or remove one")
@@ -258,6 +259,13 @@ def _read_images(listed: list[Any], problems: list[str]) -> dict[int, Picture | 
             ids[key] = number
             pictures[number] = Picture(file, (height, width))
     return pictures
+
+
+def _inside(file: str) -> str:
+    """A file's name as a path that stays in the folder of the images: of one that leads out of it, the last part."""
+    path = posixpath.normpath(file.replace("\\", "/"))
+    leads_out = path.startswith(("/", "../")) or PureWindowsPath(path).drive
+    return path.rpartition("/")[2] if leads_out else path
 
 
 def _assign(
@@ -305,6 +313,7 @@ def _check_polygon(polygon: object) -> None:
     if not fine:
         strange = next((x for x in polygon if not isinstance(x, int | float) or not abs(x) <= _FARTHEST), None)
         raise DataError(f"has a polygon with {strange!r:.40} among its numbers; {remedy}")
+    check_outline(np.array(polygon, np.float64).reshape(-1, 2))
 
 
 def _shape_of_rle(outline: dict[str, Any], size: tuple[int, int]) -> Shape:

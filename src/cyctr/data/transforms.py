@@ -19,6 +19,7 @@ from cyctr.types import IGNORE
 Size = tuple[int, int]
 FILL = (124, 116, 104)
 """ImageNet's mean colour, which normalisation turns to zero: what lies beyond the image in training."""
+_LARGE, _STRIP = 2**25, 2**22  # pixels of an image that is resized in parts, and of each part
 _LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 
 
@@ -42,8 +43,16 @@ def content_size(size: Size, config: InputConfig) -> Size:
 def fit_image(image: Tensor, config: InputConfig) -> Tensor:
     """(3, H, W) uint8 -> (3, S, S) uint8."""
     height, width = content_size((image.shape[-2], image.shape[-1]), config)
+    if image[0].numel() > _LARGE:  # across first, a few rows at a time, as it is done anyway: all at once takes much memory
+        rows = max(1, _STRIP // image.shape[-1])
+        image = torch.cat([_narrower(part, width) for part in image.split(rows, dim=1)], 1)
     resized = compat.transforms().resize(image, [height, width], antialias=True)
     return F.pad(resized, (0, config.size - width, 0, config.size - height), value=config.fill)
+
+
+def _narrower(image: Tensor, width: int) -> Tensor:
+    """(3, H, W) uint8 -> (3, H, width)."""
+    return compat.transforms().resize(image.contiguous(), [image.shape[-2], width], antialias=True)
 
 
 def fit_label(label: Tensor, config: InputConfig) -> Tensor:
@@ -65,6 +74,19 @@ def restore(maps: Tensor, size: Size, config: InputConfig) -> Tensor:
         return F.interpolate(maps[None, :, :height, :width], size, mode="bilinear", align_corners=False)[0]
     longest = (max(size), max(size))
     return F.interpolate(maps[None], longest, mode="bilinear", align_corners=True)[0, :, : size[0], : size[1]]
+
+
+def restore_rows(maps: Tensor, size: Size, config: InputConfig, rows: slice) -> Tensor:
+    """Some rows of what `restore` gives, without making the others: (C, r, W), the same but for rounding."""
+    assert config.register
+    height, width = content_size(size, config)
+    first, end, _ = rows.indices(size[0])
+    place = ((torch.arange(first, end, device=maps.device) + 0.5) * (height / size[0]) - 0.5).clamp_min(0)
+    above = place.long()
+    below = (above + 1).clamp_max(height - 1)
+    content = maps[:, :height, :width]
+    between = torch.lerp(content[:, above], content[:, below], (place - above)[:, None].to(maps.dtype))
+    return F.interpolate(between[None], (end - first, size[1]), mode="bilinear", align_corners=False)[0]
 
 
 def restore_all(maps: Tensor, sizes: Sequence[Size], config: InputConfig) -> Tensor:

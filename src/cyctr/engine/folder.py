@@ -20,6 +20,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
+from cyctr import json_files
 from cyctr.checkpoint import pack, unpack
 from cyctr.config import Config, from_dict
 from cyctr.data.latent import Regions
@@ -30,7 +31,7 @@ from cyctr.storage import write_atomically
 STATE, LAST, BEST, CURVES = "state.safetensors", "last.safetensors", "best.safetensors", "curves.png"
 CONFIG, METRICS = "config.json", "metrics.jsonl"
 _NUMBERED = re.compile(r"at-\d{9}|regions-[0-9a-f]{12}")
-_DRAFT = re.compile(r"\.(\w+|at-\d{9}|regions-[0-9a-f]{12})\.(json|jsonl|safetensors|png)\.\d+\.\d+")
+_DRAFT = re.compile(r"\.(\w+|at-\d{9}|regions-[0-9a-f]{12})\.(json|jsonl|safetensors|png)\.\d+\.\d+(\.cyctr-draft)?")
 
 
 class Standing(NamedTuple):
@@ -119,10 +120,7 @@ class RunFolder:
         """What `write_config` wrote."""
         path = self.path / CONFIG
         try:
-            found = json.loads(path.read_text())
-            if not isinstance(found, dict):
-                raise ValueError(f"it is {found!r}")
-            return found
+            return json_files.read_object(path)
         except FileNotFoundError as error:
             remedy = "restore it, or choose another --output" if self.begun else "leave out --resume to begin one"
             raise ConfigError(f"{path}: no such file, so there is no run to resume; {remedy}") from error
@@ -169,9 +167,12 @@ class RunFolder:
             tensors, about = unpack(path)
             if about.keys() != set(Standing._fields):
                 raise ValueError(f"it has {sorted(about)}, expected {sorted(Standing._fields)}")
+            standing = Standing(**about)
+            if not (_is_count(standing.step) and _is_count(standing.validated) and _is_number(standing.best)):
+                raise ValueError(f"it says {standing}; expected two counts and a number")
         except (SafetensorError, OSError, ValueError) as error:
             raise CheckpointError(f"{path}: not a whole state of a run ({error}); begin anew in another --output") from error
-        return tensors, Standing(**about)
+        return tensors, standing
 
     def save_regions(self, regions: Regions, digest: str) -> None:
         """Keeps where latent classes are, under a digest of what they depend on."""
@@ -201,20 +202,31 @@ class RunFolder:
 
     def records(self) -> list[dict[str, Any]]:
         """The metrics so far; a line that a crash cut short, or that is none of ours, is left out."""
-        path, found = self.path / METRICS, []
-        for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-            try:
-                record = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(record, dict) and isinstance(record.get("step"), int):
-                found.append(record)
-        return found
+        path = self.path / METRICS
+        records = [record for _, record in json_files.read_lines(path)] if path.exists() else []
+        return [record for record in records if _is_ours(record)]
 
     def forget_after(self, step: int, validated: int) -> None:
         """Removes metrics of steps after this one, and validations after that one: a resumed run will do them again."""
         kept = [line for line in self.records() if line["step"] <= (validated if "validation" in line else step)]
         self.write(METRICS, "".join(json.dumps(record) + "\n" for record in kept).encode())
+
+
+def _is_ours(record: Any) -> bool:
+    """Whether what is read of a line of the metrics is of the right types."""
+    if not isinstance(record, dict) or not _is_count(record.get("step")):
+        return False
+    scores = record.get("validation", {})
+    values = [record.get(name, 0) for name in ("seconds", "episodes", "loss", "main", "auxiliary")]
+    return isinstance(scores, dict) and all(map(_is_number, (*values, scores.get("miou", 0))))
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
 
 
 def kept_for_good(episodes: int) -> str:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cyctr import json_files
 from cyctr.errors import DataError
 from cyctr.evaluation.metrics import Counts, Result, interval, replicate_miou, summarise
 from cyctr.storage import write_atomically
@@ -120,20 +121,24 @@ class Results:
     def load(cls, path: Path) -> "Results":
         """What `save` wrote."""
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = json_files.read(path)
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or "not JSON"
             raise DataError(f"{path}: cannot be read ({reason}); expected a results.json of `cyctr evaluate`") from error
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise DataError(f"{path}: is no {_FORMAT!r}; expected a results.json of `cyctr evaluate`")
         try:
-            results = cls(content["settings"], sessions=content["sessions"])
+            results = cls(content["settings"], sessions=[dict(session) for session in content["sessions"]])
             for item in content["runs"]:
-                run = Run(item["wanted"], item["images"], item["pairs"], classes=item["class_count"])
+                wanted, images, pairs, held = _whole(item["wanted"], item["images"], item["pairs"], item["class_count"])
+                run = Run(wanted, images, pairs, classes=held)
                 for number, category, query, supports, *counts in item["episodes"]:
-                    run.rows[number] = Row(category, query, tuple(supports), Counts(*counts))
-                results.runs[Setting(item["fold"], item["shots"], item["seed"])] = run
-        except (KeyError, TypeError, ValueError) as error:
+                    results.classes[category]  # there is one of that number
+                    texts = _texts(query, *supports)
+                    run.rows[_whole(number)[0]] = Row(_whole(category)[0], texts[0], texts[1:], Counts(*_whole(*counts)))
+                results.runs[Setting(*_whole(item["fold"], item["shots"], item["seed"]))] = run
+            _texts(*results.classes, description(results))
+        except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: is not as `cyctr evaluate` wrote it ({error!r}); restore it, or measure again") from error
         return results
 
@@ -176,6 +181,22 @@ class Results:
                 }
             )
         return rows
+
+
+def _whole(*values: Any) -> tuple[int, ...]:
+    """The values, which are whole numbers from 0 up to what an array can hold."""
+    for value in values:
+        if type(value) is not int or not 0 <= value < 2**53:
+            raise ValueError(f"{value!r:.40} is not a whole number from 0 to 2^53")
+    return values
+
+
+def _texts(*values: Any) -> tuple[str, ...]:
+    """The values, which are texts."""
+    for value in values:
+        if not isinstance(value, str):
+            raise TypeError(f"{value!r:.40} is not a text")
+    return values
 
 
 def merge(parts: Sequence[Results]) -> Results:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from cyctr import json_files
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats.contours import contours
 from cyctr.formats.writing import Found, by_class, check_key, size_of, unwritable
@@ -20,7 +21,6 @@ from cyctr.words import listed, one_line
 
 RECORDS, ANNOTATIONS = ".coco.jsonl", "annotations.json"
 _FORMAT = 1
-_PARTS = {"key", "file_name", "height", "width", "annotations"}  # of a record
 
 Mask = NDArray[np.bool_]
 
@@ -117,13 +117,13 @@ class CocoWriter:
                 first = file.readline()
                 if not first.endswith(b"\n"):  # it ended before it began
                     return
-                self._check(_parsed(first))
+                header = json_files.parse_line(first)
+                self._check(header if isinstance(header, dict) else {})
                 self._end = file.tell()
                 for line in file:
                     if not line.endswith(b"\n"):
                         break
-                    record = _parsed(line)
-                    if record.keys() >= _PARTS:
+                    if (record := _record(line)) is not None:
                         self._starts[record["key"]] = self._end
                     self._end += len(line)
         except FileNotFoundError:
@@ -142,8 +142,9 @@ class CocoWriter:
         if header.get("format") != _FORMAT:
             raise DataError(f"{path}: does not begin like a record of images; {remedy}")
         if header.get("classes") != list(self._classes):
-            earlier = listed([one_line(name) for name in header.get("classes", [])])
-            raise DataError(f"{path}: is of the classes {earlier}; expected those of this run in the same order: {remedy}")
+            raise DataError(
+                f"{path}: is of the classes {_earlier(header)}; expected those of this run in the same order: {remedy}"
+            )
         for choice, now in (("instances", self._instances), ("polygons", self._polygons)):
             if header.get(choice) != now:
                 raise DataError(
@@ -152,7 +153,7 @@ class CocoWriter:
 
     def _append(self, key: str, record: dict[str, Any]) -> None:
         path = self._folder / RECORDS
-        line = f"{json.dumps(record)}\n".encode()
+        line = json_files.sealed([record])
         try:
             if not self._end:
                 self._folder.mkdir(parents=True, exist_ok=True)
@@ -202,7 +203,10 @@ class CocoWriter:
         with (self._folder / RECORDS).open("rb") as file:
             for key in sorted(self._starts):
                 file.seek(self._starts[key])
-                yield _parsed(file.readline())
+                record = _record(file.readline())
+                if record is None:
+                    raise DataError(f"{one_line(self._folder / RECORDS)}: was changed while it was read; run the command again")
+                yield record
 
 
 def _runs(mask: Mask, corner: tuple[int, int], size: tuple[int, int]) -> list[int]:
@@ -225,13 +229,19 @@ def _joined(values: Iterable[dict[str, Any]]) -> Iterator[bytes]:
         between = ",\n"
 
 
-def _parsed(line: bytes) -> dict[str, Any]:
-    """The object on a line; an empty one where the line is damaged."""
-    try:
-        value = json.loads(line)
-    except ValueError:
-        return {}
-    return value if isinstance(value, dict) else {}
+def _earlier(header: dict[str, Any]) -> str:
+    classes = header.get("classes")
+    return listed([one_line(name) for name in classes]) if isinstance(classes, list) else "unknown"
+
+
+def _record(line: bytes) -> dict[str, Any] | None:
+    """What a line says of an image; none where it is damaged. Lines of earlier versions have no checksum."""
+    value = json_files.parse_line(line)
+    values = [value] if isinstance(value, dict) else json_files.unsealed(value, 1)
+    match values:
+        case [{"key": str(), "file_name": str(), "height": int(), "width": int(), "annotations": list(annotations)}]:
+            return values[0] if all(isinstance(one, dict) for one in annotations) else None
+    return None
 
 
 def _run_lengths() -> Any:

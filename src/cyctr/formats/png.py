@@ -13,11 +13,10 @@ from PIL import Image
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats.writing import Found, Shared, by_class, check_key, file_names, is_there, save, size_of
 from cyctr.imaging import write_values
+from cyctr.limits import CLASSES
 from cyctr.words import one_line
 
 _NAMES, _PARTS = "classes.txt", "classes.json"
-MOST_CLASSES = 254
-"""Of a PNG of class numbers: 0 is background and 255 ignored."""
 
 
 class MaskWriter:
@@ -50,9 +49,9 @@ class NumberWriter:
     shared: tuple[str, ...] = (_NAMES,)
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
-        if len(classes) > MOST_CLASSES:
+        if len(classes) > CLASSES:
             raise ConfigError(
-                f"there are {len(classes)} classes; a PNG of class numbers holds {MOST_CLASSES}: "
+                f"there are {len(classes)} classes; a PNG of class numbers holds {CLASSES}: "
                 "write a mask for each class (overlapping), or choose another format"
             )
         self._folder, self._classes = folder, classes

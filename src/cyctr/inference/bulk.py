@@ -1,6 +1,7 @@
 """A folder of images -> a folder of masks, image by image."""
 
 import errno
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,19 @@ import numpy as np
 from cyctr.errors import DataError
 from cyctr.formats import Found, Writer
 from cyctr.imaging import write_image
-from cyctr.inference.inputs import to_image, to_label
+from cyctr.inference.inputs import ImageLike, to_image, to_label
 from cyctr.inference.ledger import OVERLAYS, REVIEW, Ledger, picture
 from cyctr.inference.queries import Query
 from cyctr.inference.result import ImageResult
 from cyctr.inference.segmenter import Segmenter, Settings
 from cyctr.inference.support import EncodedSupport
 from cyctr.inference.supports import Labelled
+from cyctr.limits import JPEG_SIDE, OVERLAY_PIXELS
 from cyctr.visual.contact import fitted
 from cyctr.words import counted
 
 _THUMBNAIL = 320
+_KEPT = 2**26  # bytes of a labelled image that is kept until all are read
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
 
 
@@ -28,12 +31,14 @@ def encode_labelled(
     segmenter: Segmenter, name: str, shots: Sequence[Labelled], tile: int | None, complain: Callable[[str], None]
 ) -> EncodedSupport:
     """The support of a class from labelled files; those that cannot be read are left out, and complained of."""
-    images, labels = [], []
+    images: list[ImageLike] = []
+    labels = []
     for shot in shots:
         try:
             image = to_image(shot.image)
             labels.append(to_label(shot.mask, (image.shape[0], image.shape[1]), shot.class_id, str(shot.image)))
-            images.append(image)
+            images.append(image if image.size < _KEPT else shot.image)  # a large one is read again when its turn comes
+            del image
         except DataError as error:
             complain(str(error))
     if not images:
@@ -97,12 +102,15 @@ def segment_folder(
                 shown = [name for name in files if name not in writer.shared] or list(writer.shared[:1])  # one for all
                 ledger.add(query.key, _record(query, result, masks, shown), stamps[result.place])
             on_image(query, None)
+        del result, masks, found  # before the next is read
     return problems
 
 
 def _draw(folder: Path, key: str, result: ImageResult, pictures: Sequence[str]) -> None:
     if pictures:
-        whole = np.asarray(result.overlay())
+        height, width = result.image.shape[:2]
+        step = max(math.ceil(math.sqrt(height * width / OVERLAY_PIXELS)), math.ceil(max(height, width) / JPEG_SIDE))
+        whole = np.asarray(result.overlay(step))
         for kind in pictures:
             write_image(folder / picture(kind, key), fitted(whole, _THUMBNAIL) if kind == REVIEW else whole)
 

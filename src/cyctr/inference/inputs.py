@@ -14,6 +14,7 @@ from PIL import Image
 
 from cyctr.errors import ConfigError, DataError
 from cyctr.imaging import image_pixels, image_values, read_image, read_values
+from cyctr.limits import check_outline
 from cyctr.types import IGNORE, SMALLEST_SIDE
 from cyctr.words import listed
 
@@ -78,6 +79,11 @@ class Polygons:
             )
             for i, each in enumerate(contours)
         )
+        for number, each in enumerate(checked):
+            try:
+                check_outline(np.array(each))
+            except DataError as error:
+                raise DataError(f"polygons: outline {number} {error}") from None
         object.__setattr__(self, "contours", checked)
 
 

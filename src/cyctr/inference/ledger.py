@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 from typing import Any
 
+from cyctr import json_files
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import Writer
 from cyctr.inference.queries import MADE_BY, OURS, RUN, Query, apart
@@ -18,6 +19,8 @@ from cyctr.words import counted
 PREDICTIONS, PAGE, OVERLAYS, REVIEW = "predictions.json", "index.html", "overlays", "review"
 _RECORDS, _SHARED = ".predictions.jsonl", ".shared.json"
 _KEPT = ("classes.txt", "classes.json", "data.yaml", ".coco.jsonl")  # a run goes on with those that are there
+_OF_ALL = {PREDICTIONS, PAGE, "annotations.json", *_KEPT}
+_FOLDERS = (("masks",), ("labels",), ("arrays",))  # of the files of single images
 Stamp = tuple[str, int, int]
 
 
@@ -55,7 +58,7 @@ class Ledger:
             raise ConfigError(f"{folder}: holds {others[0]}, but no results of ours; choose another --output, an empty one")
         if others:
             there = _read_run(folder / RUN, force)
-            ledger._read(complain)
+            ledger._read(complain, None if force else there.get("classes"))
             differing = [name for name in sorted({*there, *wanted}) if there.get(name) != wanted.get(name)]
             if force:
                 ledger._clear()
@@ -153,7 +156,7 @@ class Ledger:
         digests = {name: _digest(self.folder / name) for name in own if (self.folder / name).is_file()}
         try:
             with (self.folder / _RECORDS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps([key, record, stamp, digests]) + "\n")
+                file.write(json_files.sealed([key, record, stamp, digests]).decode())
         except OSError as error:
             raise DataError(
                 f"{self.folder}: cannot be written ({error.strerror}); make room and run the command again"
@@ -168,18 +171,19 @@ class Ledger:
         self.shared = {name: None if name in _KEPT else _digest(self.folder / name) for name in there}
         _write(self.folder / _SHARED, self.shared)
 
-    def _read(self, complain: Callable[[str], None]) -> None:
-        """What earlier runs have done. A line that was cut off or is damaged does not count."""
-        with suppress(OSError, ValueError, AttributeError):  # without it, nothing that belongs to all images is ours
-            self.shared = dict(json.loads((self.folder / _SHARED).read_bytes()).items())
+    def _read(self, complain: Callable[[str], None], classes: Any) -> None:
+        """What earlier runs have done. A line that was cut off or is damaged, or is of other classes, does not count."""
+        with suppress(OSError, ValueError):  # without it, nothing that belongs to all images is ours
+            noted = json_files.read_object(self.folder / _SHARED)
+            self.shared = {name: digest for name, digest in noted.items() if name in _OF_ALL}
         path = self.folder / _RECORDS
         try:
-            lines = path.read_bytes().splitlines(keepends=True)
+            read = list(json_files.read_lines(path))
         except FileNotFoundError:
             return
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); choose another --output") from error
-        entries = [_entry(line) for line in lines]
+        lines, entries = [line for line, _ in read], [_entry(value, classes) for _, value in read]
         for key, record, stamp, digests in filter(None, entries):
             self.records[key], self.stamps[key], self.digests[key] = record, stamp, digests
         if damaged := entries.count(None):
@@ -192,7 +196,7 @@ class Ledger:
         of_images = [name for key, record in self.records.items() for name in (*record["files"], *_pictures(key))]
         try:
             # the records last: until then the earlier run could go on
-            for name in (*of_images, *map(_inside, self.shared), _SHARED, _RECORDS):
+            for name in (*of_images, *self.shared, _SHARED, _RECORDS):
                 (self.folder / name).unlink(missing_ok=True)
         except OSError as error:
             raise DataError(f"{self.folder / name}: cannot be removed ({error.strerror}); choose another --output") from error
@@ -214,31 +218,54 @@ def _pictures(key: str) -> list[str]:
 def _read_run(path: Path, force: bool) -> dict[str, Any]:
     """How the earlier run was made; nothing where that is damaged and to be forgotten anyway."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json_files.read_object(path)
     except (OSError, ValueError) as error:
         if force:
             return {}
         raise DataError(f"{path}: cannot be read ({error}); use --force, or another --output") from error
-    if not isinstance(found, dict) or found.get(MADE_BY) != OURS:
+    if found.get(MADE_BY) != OURS:
         raise ConfigError(f"{path}: is not of `cyctr segment`; choose another --output")
     return found
 
 
-def _entry(line: bytes) -> tuple[str, dict[str, Any], Stamp, dict[str, str]] | None:
-    """Key, record, stamp and checksums on a line of the ledger; none where it is damaged, or leads out of the folder."""
+def _entry(value: Any, classes: Any) -> tuple[str, dict[str, Any], Stamp, dict[str, str]] | None:
+    """Key, record, stamp and checksums of a line of the ledger; none where it is not as a run wrote it, or of other classes."""
+    match json_files.unsealed(value, 4):
+        case [str(key), dict(record), [str(place), int(size), int(time)], dict(digests)]:
+            ours = _is_record(record) and (not isinstance(classes, list) or list(record["classes"]) == classes)
+            if ours and _is_inside(key) and all(map(_is_ours, (*record["files"], *digests))):
+                return key, record, (place, size, time), digests
+    return None
+
+
+def _is_record(record: dict[str, Any]) -> bool:
+    """Whether a record has what is read of it."""
+    match record:
+        case {"image": str(), "height": int(height), "width": int(width), "classes": dict(classes), "files": list()}:
+            return min(height, width) > 0 and all(map(_is_found, classes.values()))
+    return False
+
+
+def _is_found(found: Any) -> bool:
+    match found:
+        case {"confidence": float() | int(), "present": bool(), "pixels": int()}:
+            return True
+    return False
+
+
+def _is_inside(name: str) -> bool:
+    """Whether a name leads to a place in the folder."""
+    path = PurePath(name)
     try:
-        key, record, (place, size, time), digests = json.loads(line)
-        names = [PurePath(name) for name in (key, *record["files"], *digests)]
-        whole = line.endswith(b"\n") and isinstance(record["classes"], dict) and isinstance(place, str)
-    except (ValueError, TypeError, KeyError):
-        return None
-    inside = all(".." not in name.parts and not name.is_absolute() for name in names)
-    return (key, record, (place, size, time), dict(digests)) if whole and inside else None
+        os.fsencode(name)
+    except ValueError:
+        return False
+    return name != "" and "\0" not in name and ".." not in path.parts and not path.is_absolute()
 
 
-def _inside(name: str) -> str:
-    """The last part of a name: one that somebody wrote into our notes leads nowhere else."""
-    return PurePath(name).name
+def _is_ours(name: Any) -> bool:
+    """Whether a run may have written a file of that name: what somebody adds to our notes is not removed with ours."""
+    return isinstance(name, str) and _is_inside(name) and (name in _OF_ALL or PurePath(name).parts[:1] in _FOLDERS)
 
 
 def _digest(path: Path) -> str:

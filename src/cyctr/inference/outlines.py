@@ -1,6 +1,5 @@
 """JSON of LabelMe and of COCO -> the outlines in it."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,10 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cyctr import json_files
 from cyctr.data.coco_json import Picture, shapes_of
 from cyctr.errors import DataError
 from cyctr.imaging import image_size
 from cyctr.inference.inputs import Box, Polygons
+from cyctr.limits import RUNS
 
 Outline = tuple[tuple[float, float], ...]
 
@@ -24,10 +25,10 @@ def read_documents(places: Sequence[Path], problems: list[str] | None) -> dict[P
     documents: dict[Path, dict[str, Any]] = {}
     for path in [path for place in places for path in visible_files(place) if path.suffix.lower() == ".json"]:
         try:
-            document = json.loads(path.read_bytes())
+            document = json_files.read(path)
         except OSError as error:
             reason = f"cannot be read ({error.strerror})"
-        except (ValueError, RecursionError) as error:
+        except ValueError as error:
             reason = f"is not JSON ({str(error)[:100]})"
         else:
             if isinstance(document, dict) and (is_coco(document) or isinstance(document.get("shapes"), list)):
@@ -145,6 +146,8 @@ def _points(flat: Sequence[float]) -> Outline:
 
 def _rectangles(runs: NDArray[np.int64], size: tuple[int, int]) -> list[Outline]:
     """The runs of an RLE, which go down the columns, as rectangles: holes and all, to the pixel."""
+    if len(runs) > RUNS:
+        raise DataError(f"has an RLE of {len(runs):,} runs; expected at most {RUNS:,}: save it as a PNG mask")
     height, width = size
     inside = np.repeat(np.arange(len(runs)) % 2 == 1, runs).reshape(width, height)
     edges = np.diff(np.pad(inside, ((0, 0), (1, 1))).astype(np.int8), axis=1)  # (W, H + 1)

@@ -1,7 +1,6 @@
 """Which images are to be segmented, and what their files are called."""
 
 import hashlib
-import json
 import os
 import unicodedata
 from collections import Counter
@@ -10,12 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from cyctr import json_files
 from cyctr.errors import DataError
 from cyctr.imaging import EXTENSIONS, UNREAD
 from cyctr.words import counted
 
 RUN, MADE_BY, OURS = "run.json", "made by", "cyctr segment"
 """The file that says how results beside it were made, and by whom."""
+_WRITTEN = (".png", ".jpg", ".json", ".txt", ".npz")  # endings of what is written for an image
 _LONGEST = 160  # bytes of a key's last part; a file's name may have 255
 
 
@@ -126,17 +127,29 @@ def _below(folder: Path, left_out: set[str], aside: _Aside) -> Iterator[Path]:
 def _is_ours(path: Path) -> bool:
     """Whether a file says that results of ours lie beside it."""
     try:
-        found = json.loads(path.read_bytes())
+        return json_files.read_object(path).get(MADE_BY) == OURS
     except (OSError, ValueError):
         return False
-    return isinstance(found, dict) and found.get(MADE_BY) == OURS
 
 
 def _keys(names: Sequence[str]) -> list[str]:
     """Names without their endings; with them, and then with numbers, where two would be alike."""
     bare = [_shortened(os.path.splitext(name)[0]) for name in names]
     alike = Counter(map(_folded, bare))
-    return apart(_shortened(name) if alike[_folded(short)] > 1 else short for name, short in zip(names, bare, strict=True))
+    taken = {_folded(folder[: -len(ending)]) for folder in _folders(bare) for ending in _WRITTEN if folder.endswith(ending)}
+    twice = (alike[_folded(short)] > 1 or _folded(short) in taken for short in bare)
+    return apart(_shortened(name) if so else short for name, short, so in zip(names, bare, twice, strict=True))
+
+
+def _folders(keys: Iterable[str]) -> set[str]:
+    """All folders that keys lie in: what is written for an image may not be called like one."""
+    found: set[str] = set()
+    for key in keys:
+        folder = key.rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
 
 
 def apart(keys: Iterable[str], taken: Iterable[str] = ()) -> list[str]:

@@ -14,7 +14,10 @@ from PIL import Image
 from cyctr.errors import DataError
 from cyctr.imaging import write_image, write_mask, write_values
 from cyctr.inference.cleaning import clean, components
+from cyctr.limits import CLASSES
 from cyctr.visual.draw import COLOURS, Pixels, overlay, overlays
+
+_STRIP = 2**22  # pixels that are decided at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -90,14 +93,16 @@ class ImageResult:
     @cached_property
     def labels(self) -> NDArray[np.uint8]:
         """(H, W): 0 where no class is, else the number of the likeliest, counted from 1 in the order of `classes`."""
-        if len(self.classes) > 254:
-            raise DataError(f"{len(self.classes)} classes do not fit one label per pixel; expected at most 254")
-        best = np.zeros(next(iter(self.classes.values())).size, np.float32)
-        found = np.zeros(best.shape, np.uint8)
-        for number, one in enumerate(self.classes.values(), 1):
-            wins = one.mask & (one.probability > best)
-            found[wins] = number
-            best[wins] = one.probability[wins]
+        if len(self.classes) > CLASSES:
+            raise DataError(f"{len(self.classes)} classes do not fit one label per pixel; expected at most {CLASSES}")
+        found = np.zeros(next(iter(self.classes.values())).size, np.uint8)
+        rows = max(1, _STRIP // found.shape[1])
+        for part in (slice(top, top + rows) for top in range(0, len(found), rows)):
+            best = np.zeros(found[part].shape, np.float32)
+            for number, one in enumerate(self.classes.values(), 1):
+                wins = one.mask[part] & (one.probability[part] > best)
+                found[part][wins] = number
+                best[wins] = one.probability[part][wins]
         if self.smallest > 1 and len(self.classes) > 1:
             for number in range(1, len(self.classes) + 1):
                 own = found == number
@@ -113,9 +118,10 @@ class ImageResult:
         """Writes `labels` as a PNG in the colours of VOC; a file that is there is replaced."""
         write_values(Path(path), self.labels)
 
-    def overlay(self) -> Image.Image:
-        """The image with each class framed in a colour of its own, and the rest pale."""
-        return Image.fromarray(overlays(self.image, list(self.disjoint.values()), COLOURS))
+    def overlay(self, step: int = 1) -> Image.Image:
+        """The image with each class framed in a colour of its own, and the rest pale; of every `step`-th pixel."""
+        masks = [mask[::step, ::step] for mask in self.disjoint.values()]
+        return Image.fromarray(overlays(self.image[::step, ::step], masks, COLOURS))
 
     def save_overlay(self, path: str | Path) -> None:
         """Writes `overlay()`; a file that is there is replaced."""

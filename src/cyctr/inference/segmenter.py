@@ -1,6 +1,7 @@
 """Support images and masks, then any number of queries -> masks. The public API."""
 
 import hashlib
+import math
 import os
 import warnings
 from collections import deque
@@ -21,16 +22,17 @@ from torch import Tensor
 from cyctr import pretrained
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import InputConfig
-from cyctr.data.transforms import fit_image, fit_label, padding_of, planes, restore
+from cyctr.data.transforms import fit_image, fit_label, padding_of, planes, restore, restore_rows
 from cyctr.devices import choose_device, episodes_together, half_pays
 from cyctr.errors import ConfigError, DataError
 from cyctr.evaluation.metrics import Counts, count
+from cyctr.imaging import image_size
 from cyctr.inference.cleaning import clean
 from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, confidence, resemblance
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
-from cyctr.inference.tiles import Canvas, Window, around, windows
+from cyctr.inference.tiles import Canvas, Window, around, strips, windows
 from cyctr.model import CyCTR
 from cyctr.model.edges import edge_maps, enlarge, follow
 from cyctr.types import IGNORE, Prediction, Query, Support
@@ -286,6 +288,7 @@ class Segmenter:
             ahead = _read_ahead(readers, images, 2 * batch, complain)
             for chunk in _held_together(ahead, batch):
                 yield from self._results(chunk, supports, plan, batch)
+                chunk.clear()  # before the next is read
 
     def _results(
         self,
@@ -299,7 +302,9 @@ class Segmenter:
         for (place, source, pixels), (probabilities, confidences) in zip(chunk, answers, strict=True):
             own = zip(supports, probabilities, confidences, strict=True)
             found = {name: _finished(pixels, probability, sure, plan) for name, probability, sure in own}
+            del own, pixels, probabilities
             yield ImageResult(source, place, found, plan.smallest)
+            del found
 
     @torch.inference_mode()
     def _answers(
@@ -323,11 +328,13 @@ class Segmenter:
                 blended = [self.blended(prediction, support, plan.votes) for prediction, support in pairs]
                 maps = edge_maps(inputs, torch.stack(blended, 1), inside) if plan.edges else None
                 for number, (place, view) in enumerate(part):
-                    if maps is None:
-                        answers = (_restored(values[number], view, config) for values in blended)
-                    else:
-                        answers = (_followed(linear, seen_parts[number], view, config) for linear in maps[number])
-                    canvases[place].add(view.window, answers)
+                    for rows in strips(view.window):
+                        if maps is None:
+                            answers = (_restored(values[number], view, config, rows) for values in blended)
+                        else:
+                            answers = (_followed(linear, seen_parts[number], view, config, rows) for linear in maps[number])
+                        canvases[place].add(view.window, answers, rows)
+                del seen_parts  # of large images these are large, and this function waits for whoever uses its answers
                 alike = torch.stack([_resemblance(prediction, inside) for prediction in predictions], 1)  # (B, classes)
                 for (place, view), values in zip(part, alike.tolist(), strict=True):  # here the host waits for the device
                     for of_class, value in zip(seen[place], values, strict=True):
@@ -339,7 +346,9 @@ class Segmenter:
     def _part(self, image: Pixels, view: _View) -> Tensor:
         """(3, height, width) uint8 of a view, where the network is."""
         rows, columns = view.window.slices
-        part = planes(image[rows, columns]).to(self.device)
+        pixels = image[rows, columns]
+        large = len(strips(view.window)) > 1  # then a copy takes much memory
+        part = (torch.from_numpy(pixels).permute(2, 0, 1) if large else planes(pixels)).to(self.device)
         return part.flip(-1) if view.mirrored else part
 
     def _predictions(self, inputs: Tensor, padding: Tensor, supports: Mapping[str, EncodedSupport]) -> Iterator[Prediction]:
@@ -477,15 +486,18 @@ def _read_ahead(
     readers: ThreadPoolExecutor, images: Iterable[ImageLike], count: int, complain: Complain | None
 ) -> Iterator[tuple[int, ImageLike, Pixels]]:
     """Each image that can be read with its number, in order, at most `count` read before they are asked for, fewer if large."""
-    source, most = enumerate(images), count
-    waiting: deque[tuple[int, ImageLike, Future[Pixels]]] = deque()
+    source = ((place, image, _area_of(image)) for place, image in enumerate(images))
+    waiting: deque[tuple[int, ImageLike, int, Future[Pixels]]] = deque()
+    upcoming = next(source, None)
     try:
-        while True:
-            for place, image in islice(source, max(0, most - len(waiting))):
-                waiting.append((place, image, readers.submit(to_image, image, f"images[{place}]")))
-            if not waiting:
-                return
-            place, image, future = waiting.popleft()
+        while waiting or upcoming is not None:
+            while upcoming is not None and len(waiting) < count:
+                place, image, area = upcoming
+                if waiting and sum(one[2] for one in waiting) + area > _MOST_PIXELS:
+                    break
+                waiting.append((place, image, area, readers.submit(to_image, image, f"images[{place}]")))
+                upcoming = next(source, None)
+            place, image, _, future = waiting.popleft()
             try:
                 pixels = future.result()
             except DataError as error:
@@ -493,11 +505,24 @@ def _read_ahead(
                     raise
                 complain(place, error)
                 continue
-            most = max(1, min(count, 2 * _MOST_PIXELS // _area(pixels)))  # the next ones may be as large
+            del future
             yield place, image, pixels
+            del pixels  # before a large one is read, which takes more memory than it has
     finally:
-        for _, _, future in waiting:
+        for *_, future in waiting:
             future.cancel()
+
+
+def _area_of(image: ImageLike) -> int:
+    """Pixels of an image that is not read yet; 0 where that fails, as whoever reads it will say."""
+    if isinstance(image, str | os.PathLike):
+        try:
+            height, width = image_size(Path(os.fsdecode(image)))
+        except DataError:
+            return 0
+        return height * width
+    size = image.size if isinstance(image, Image.Image) else getattr(image, "shape", ())
+    return math.prod(size)
 
 
 def _held_together(
@@ -540,17 +565,23 @@ def _scaled(size: int, scale: float) -> int:
     return size if scale == 1 else 8 * max(8, round(size * scale / 8)) + 1
 
 
-def _restored(values: Tensor, view: _View, config: InputConfig) -> Tensor:
-    """(S, S) of a view -> (height, width) of its window."""
-    back = restore(values[None], (view.window.height, view.window.width), config)[0]
+def _restored(values: Tensor, view: _View, config: InputConfig, rows: slice) -> Tensor:
+    """Some rows of (S, S) of a view -> (height, width) of its window."""
+    back = _enlarged(values[None], view, config, rows)[0]
     return back.flip(-1) if view.mirrored else back
 
 
-def _followed(maps: Tensor, part: Tensor, view: _View, config: InputConfig) -> Tensor:
-    """(4, s, s) linear maps of a view and its (3, height, width) pixels -> (height, width) of its window."""
-    whole = restore(enlarge(maps[None], config.size)[0], (view.window.height, view.window.width), config)
-    back = follow(whole, part)
+def _followed(maps: Tensor, part: Tensor, view: _View, config: InputConfig, rows: slice) -> Tensor:
+    """Some rows of (4, s, s) linear maps of a view and its (3, height, width) pixels -> (height, width) of its window."""
+    whole = _enlarged(enlarge(maps[None], config.size)[0], view, config, rows)
+    back = follow(whole, part[:, rows])
     return back.flip(-1) if view.mirrored else back
+
+
+def _enlarged(maps: Tensor, view: _View, config: InputConfig, rows: slice) -> Tensor:
+    """Some rows of (C, S, S) maps of a view -> (C, height, width) of its window."""
+    size = (view.window.height, view.window.width)
+    return restore(maps, size, config) if rows == slice(None) else restore_rows(maps, size, config, rows)
 
 
 def _resemblance(prediction: Prediction, inside: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import math
 import zipfile
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from PIL.PngImagePlugin import PngImageFile
 from torch import Tensor
 
+from cyctr import json_files
 from cyctr.data.transforms import planes
 from cyctr.errors import DataError
+from cyctr.limits import SHOTS, SUPPORT_BYTES, SUPPORT_PIXELS, SUPPORT_SIDE, check_bytes
 from cyctr.storage import write_atomically
-from cyctr.types import Support
+from cyctr.types import IGNORE, Support
 from cyctr.visual.contact import tile
 from cyctr.visual.draw import PAPER, Pixels, to_pixels
 
@@ -24,8 +28,6 @@ _FORMAT, _ABOUT = "cyctr-support-1", "about.json"
 _REMEDY = "save it again, or give a folder of labelled images, or a file that `cyctr support save` wrote"
 _TRUST = (0.5, 0.95)  # between which votes grow; chosen on the gallery and on held-out classes of PASCAL
 _GAP = 8  # pixels between pictures
-_MOST = 1000  # images in a file
-_LARGEST = 64 * 2**20  # bytes of one of them, unpacked
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -62,7 +64,7 @@ class EncodedSupport:
     @property
     def digest(self) -> str:
         """A checksum of the images and labels."""
-        return hashlib.sha256(self.images.numpy().tobytes() + self.labels.numpy().tobytes()).hexdigest()[:16]
+        return _digest(self.images, self.labels)
 
     @property
     def votes(self) -> float:
@@ -82,7 +84,7 @@ class EncodedSupport:
 
     def save(self, path: str | Path) -> None:
         """Writes the images and labels, which any network can encode again, as one file; what is there is replaced."""
-        about = {"format": _FORMAT, "name": self.name, "shots": self.shots, "tile": self.tile}
+        about = {"format": _FORMAT, "name": self.name, "shots": self.shots, "tile": self.tile, "digest": self.digest}
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(_entry(_ABOUT), json.dumps(about))
@@ -110,17 +112,23 @@ def read_support(path: str | Path) -> StoredSupport:
     """The content of a support's file."""
     try:
         with zipfile.ZipFile(path) as archive:
-            about = json.loads(_content(archive, _ABOUT))
+            about = json_files.parse_object(_content(archive, _ABOUT))
             if about.get("format") != _FORMAT:
                 raise DataError(f"{path}: has format {about.get('format')!r}, expected {_FORMAT!r}; save the support again")
             shots, window = int(about["shots"]), about["tile"]
-            if not 1 <= shots <= _MOST:
-                raise DataError(f"{path}: holds {shots} images, expected 1 to {_MOST}; save the support again")
-            images = [_opened(archive, f"{shot}.png", "RGB") for shot in range(shots)]
-            labels = [_opened(archive, f"{shot}-label.png", "L") for shot in range(shots)]
+            if not 1 <= shots <= SHOTS:
+                raise DataError(f"{path}: holds {shots} images, expected 1 to {SHOTS}; save the support again")
+            name, side = about["name"], min(SUPPORT_SIDE, math.isqrt(SUPPORT_PIXELS // shots))
+            if not isinstance(name, str) or not name:
+                raise DataError(f"{path}: is of the class {name!r:.40}, expected a name; {_REMEDY}")
+            images = [_opened(archive, f"{shot}.png", "RGB", side) for shot in range(shots)]
+            labels = [_opened(archive, f"{shot}-label.png", "L", side) for shot in range(shots)]
             whole = torch.stack([planes(image) for image in images])
             marked = torch.stack([torch.from_numpy(label) for label in labels])
-            return StoredSupport(str(about["name"]), whole, marked, None if window is None else int(window))
+            _check_labels(path, whole, marked)
+            if about.get("digest", _digest(whole, marked)) != _digest(whole, marked):  # older files have none
+                raise DataError(f"{path}: has a checksum that is not of what it holds; {_REMEDY}")
+            return StoredSupport(name, whole, marked, None if window is None else int(window))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; expected a support that `cyctr support save` wrote") from error
     except IsADirectoryError as error:
@@ -136,16 +144,40 @@ def _entry(name: str) -> zipfile.ZipInfo:
 
 
 def _content(archive: zipfile.ZipFile, name: str) -> bytes:
-    if archive.getinfo(name).file_size > _LARGEST:
-        raise DataError(f"{archive.filename}: {name} is too large; save the support again")
+    check_bytes(f"{archive.filename}: {name}", archive.getinfo(name).file_size, SUPPORT_BYTES, "a part of a support")
     return archive.read(name)
 
 
-def _opened(archive: zipfile.ZipFile, name: str, mode: str) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    with Image.open(io.BytesIO(_content(archive, name)), formats=["PNG"]) as image:
+def _opened(archive: zipfile.ZipFile, name: str, mode: str, side: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    with PngImageFile(io.BytesIO(_content(archive, name))) as image:
         if image.mode != mode:
             raise DataError(f"{archive.filename}: {name} is {image.mode}, expected {mode}; save the support again")
+        if image.width != image.height or image.width > side:
+            raise DataError(
+                f"{archive.filename}: {name} is {image.height} x {image.width}, expected a square of at most {side} "
+                "pixels a side; save the support again"
+            )
         return np.array(image)
+
+
+def _check_labels(path: str | Path, images: Tensor, labels: Tensor) -> None:
+    """Raises DataError for labels that are of another size than their images, or mark nothing, or hold other values."""
+    remedy = "save the support again"
+    if labels.shape[1:] != images.shape[2:]:
+        sizes = f"{tuple(labels.shape[1:])}, images are {tuple(images.shape[2:])}"
+        raise DataError(f"{path}: labels are {sizes}; expected one size: {remedy}")
+    for shot, label in enumerate(labels):
+        if not bool((label == 1).any()):
+            raise DataError(
+                f"{path}: label {shot + 1} of {len(labels)} marks nothing; expected at least one pixel of 1: {remedy}"
+            )
+        strange = label[(label > 1) & (label != IGNORE)]
+        if len(strange):
+            raise DataError(f"{path}: label {shot + 1} holds {int(strange[0])}; expected 0, 1 and {IGNORE}: {remedy}")
+
+
+def _digest(images: Tensor, labels: Tensor) -> str:
+    return hashlib.sha256(images.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()[:16]
 
 
 def _png(image: Image.Image) -> bytes:

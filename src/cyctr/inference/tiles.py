@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 Size = tuple[int, int]
+_LARGE, _STRIP = 2**24, 2**22  # pixels of a window that is worked on in parts, and of each part
+_ALL = slice(None)
 
 
 class Window(NamedTuple):
@@ -89,23 +91,40 @@ class Canvas:
     """
 
     def __init__(self, size: Size, count: int, device: torch.device) -> None:
+        self._size = size
         self._totals = [torch.zeros(size, device=device) for _ in range(count)]
-        self._weight = torch.zeros(size, device=device)  # the same for all: every window is seen of every map
+        # the same for all, as every window is seen of every map; one number while only whole images are laid down
+        self._weight = torch.zeros((), device=device)
 
-    def add(self, window: Window, maps: Iterable[Tensor]) -> None:
-        """Lays (height, width) of each map over a window."""
-        device, size = self._weight.device, (self._weight.shape[0], self._weight.shape[1])
-        if window == Window(0, 0, *size):
-            weight = torch.ones((), device=device)
-        else:
-            weight = _ramp(window.height, device)[:, None] * _ramp(window.width, device)
-        self._weight[window.slices] += weight
+    def add(self, window: Window, maps: Iterable[Tensor], rows: slice = _ALL) -> None:
+        """Lays (height, width) of each map over a window; or some of its rows, and the others later."""
+        device, whole = self._weight.device, window == Window(0, 0, *self._size)
+        first, end, _ = rows.indices(window.height)
+        place = slice(window.top + first, window.top + end), window.slices[1]
+        weight = torch.ones((), device=device)
+        if not whole:
+            weight = _ramp(window.height, device)[rows, None] * _ramp(window.width, device)
+        if self._weight.ndim == 0 and not whole:
+            self._weight = self._weight.repeat(self._size)
+        if self._weight.ndim:
+            self._weight[place] += weight
+        elif first == 0:
+            self._weight += weight
         for total, values in zip(self._totals, maps, strict=True):
-            total[window.slices] += weight * values
+            total[place] += values if whole else weight * values
 
     def means(self) -> list[Tensor]:
         """(H, W) each; every pixel must have been covered. Made in place: nothing can be added any more."""
-        return [total.div_(self._weight) for total in self._totals]
+        weight, self._weight = self._weight, torch.zeros(())  # of a large image it is large
+        return [total.div_(weight) for total in self._totals]
+
+
+def strips(window: Window) -> list[slice]:
+    """The rows of a window in parts whose maps take little memory; all at once where the window is not large."""
+    if window.height * window.width <= _LARGE:
+        return [_ALL]
+    rows = max(1, _STRIP // window.width)
+    return [slice(top, min(top + rows, window.height)) for top in range(0, window.height, rows)]
 
 
 def _ramp(length: int, device: torch.device) -> Tensor:

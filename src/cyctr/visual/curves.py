@@ -19,8 +19,8 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> bytes | None:
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    losses = [record for record in records if "loss" in record]
-    scores = [record for record in records if "validation" in record]
+    losses = [record for record in records if record.keys() >= {"loss", "main", "auxiliary", "episodes"}]
+    scores = [record for record in records if "episodes" in record and "miou" in record.get("validation", {})]
     if not losses:
         return None
     figure = Figure(figsize=(8, 4.2), dpi=120, layout="constrained")

@@ -17,6 +17,7 @@ COLOURS = (RED, BLUE, GREEN, (245, 160, 0), (142, 68, 173), (0, 172, 193), (216,
 """For classes, in this order, then again."""
 INK, MUTED, PAPER = (32, 36, 42), (90, 96, 104), (255, 255, 255)
 
+_STRIP = 2**20  # pixels that are made pale at a time: of a whole photograph the numbers in between would fill the memory
 _HEAT = np.array([(13, 8, 60), (126, 3, 168), (204, 71, 120), (248, 149, 64), (240, 249, 33)], float)  # dark to bright
 _TOKEN_COLOURS = {
     CycleState.INCONSISTENT: GREY,
@@ -44,16 +45,19 @@ def overlay(image: Pixels, mask: NDArray[np.bool_], colour: Colour = RED) -> Pix
 
 def overlays(image: Pixels, masks: Sequence[NDArray[np.bool_]], colours: Sequence[Colour]) -> Pixels:
     """The image with what masks mark in full colour, each framed in a colour of its own, and the rest pale."""
-    pale = image.astype(np.uint16)  # a photograph of twelve megapixels in float64 would take half a gigabyte
-    grey = pale[..., :1] + pale[..., 1:2] + pale[..., 2:]
-    pale *= 9
-    pale += 4 * grey
-    pale //= 60  # 0.15 of the colour and 0.2 of its mean
-    pale += 160
     marked = np.zeros(image.shape[:2], bool)
     for mask in masks:
         marked |= mask
-    out = np.where(marked[..., None], image, pale).astype(np.uint8)
+    out = np.empty(image.shape, np.uint8)
+    rows = max(1, _STRIP // image.shape[1])
+    for part in (slice(top, top + rows) for top in range(0, len(image), rows)):
+        pale = image[part].astype(np.uint16)
+        grey = pale[..., :1] + pale[..., 1:2] + pale[..., 2:]
+        pale *= 9
+        pale += 4 * grey
+        pale //= 60  # 0.15 of the colour and 0.2 of its mean
+        pale += 160
+        out[part] = np.where(marked[part][..., None], image[part], pale)
     width = max(2, round(min(marked.shape) / 100))
     for place, mask in enumerate(masks):
         out[outline(mask, width)] = colours[place % len(colours)]

