@@ -100,7 +100,7 @@ def segment(
     ] = "1",
     votes: Annotated[
         float | None,
-        typer.Option("--votes", help="Weight of plain matching, 0 to 1; default: by the support.", rich_help_panel=_TUNING),
+        typer.Option("--votes", help="Weight of plain matching, 0 to 1; default: 0.5.", rich_help_panel=_TUNING),
     ] = None,
     edges: Annotated[
         bool,

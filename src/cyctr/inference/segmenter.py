@@ -24,16 +24,16 @@ from cyctr.config import InputConfig
 from cyctr.data.transforms import content_size, fit_image, fit_label, planes, restore
 from cyctr.devices import choose_device, episodes_together, half_pays
 from cyctr.errors import ConfigError, DataError
-from cyctr.evaluation.metrics import Counts, count
 from cyctr.inference.cleaning import clean
 from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, confidence, resemblance
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
+from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
 from cyctr.inference.tiles import Canvas, Window, around, windows
 from cyctr.model import CyCTR
 from cyctr.model.edges import edge_maps, enlarge, follow
-from cyctr.types import Prediction, Query, Support
+from cyctr.types import Prediction
 from cyctr.weights import CATALOGUE, cache
 
 Pixels = NDArray[np.uint8]
@@ -44,7 +44,6 @@ _MOST_TOGETHER = 32  # images on a GPU: more gain little
 _MOST_WINDOWS = 8  # of tiled images, likewise: these are large, and their answers take memory too
 _MOST_PIXELS = 2**26  # of images that are held together: six of twelve megapixels
 _READERS = 4
-_TRIED = 5  # labelled images on which the network is tried
 
 
 class Settings(TypedDict, total=False):
@@ -74,8 +73,7 @@ class _Plan:
         scales: of the network's input size, to take the mean of.
         smallest: pixels of the smallest region that stays.
         fill_holes: what a region encloses belongs to it.
-        votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone; None is what the support
-            suggests.
+        votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone; None is a half.
         drop_absent: the mask is empty where the class is probably not in the image at all.
         edges: the answer follows the edges of the image.
     """
@@ -246,7 +244,7 @@ class Segmenter:
             batch: how many are looked at together; by default as suits the device.
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
-                pixels), fill_holes (False), votes (of plain matching; as the support suggests), drop_absent (False), edges
+                pixels), fill_holes (False), votes (0.5; of plain matching), drop_absent (False), edges
                 (True): see docs/segmenter.md.
 
         Yields:
@@ -349,16 +347,17 @@ class Segmenter:
 
     def blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None = None) -> Tensor:
         """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
-        weight = support.votes if votes is None else votes
-        plain = self.matched(prediction) if weight else None
+        weight = WEIGHT if votes is None else votes
+        plain = self.matched(prediction, support) if weight else None
         return prediction.probability if plain is None else torch.lerp(prediction.probability, plain, weight)
 
-    def matched(self, prediction: Prediction) -> Tensor | None:
+    def matched(self, prediction: Prediction, support: EncodedSupport) -> Tensor | None:
         """(B, S, S) what the support's tokens say by themselves, in plain matching; none of a network without votes."""
         if prediction.votes is None:
             return None
         size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
-        return self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
+        shares = balanced(prediction.votes, support.encoded).mean(1, keepdim=True)  # (B, 1, h, w)
+        return self.model.backbone.grid.upsample(shares, size)[:, 0]
 
     def _confidence(self, support: EncodedSupport, seen: Resemblance) -> float:
         """That the class is somewhere in the image: in the window that resembles it most."""
@@ -382,16 +381,7 @@ class Segmenter:
         with self.precision():
             queries = self.model.encode_query(images.to(self.device))
             encoded = self.model.label(queries, labels[None].to(self.device))
-        return EncodedSupport(name, images, labels, encoded, self.digest, self._trust(queries, labels, encoded), tile)
-
-    def _trust(self, queries: Query, labels: Tensor, encoded: Support) -> float:
-        """IoU of what the network finds in the labelled images themselves, a few of them where there are many."""
-        total = Counts()
-        for place in torch.linspace(0, len(labels) - 1, min(len(labels), _TRIED)).round().int().tolist():
-            with self.precision():
-                mask = self.model.answer(queries.one(place), encoded).mask[0]
-            total += count(mask.cpu(), labels[place])
-        return total.iou
+        return EncodedSupport(name, images, labels, encoded, self.digest, tile)
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""

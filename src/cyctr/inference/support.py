@@ -22,7 +22,6 @@ from cyctr.visual.draw import PAPER, Pixels, to_pixels
 
 _FORMAT, _ABOUT = "cyctr-support-1", "about.json"
 _REMEDY = "save it again, or give a folder of labelled images, or a file that `cyctr support save` wrote"
-_TRUST = (0.5, 0.95)  # between which votes grow; chosen on the gallery and on held-out classes of PASCAL
 _GAP = 8  # pixels between pictures
 _MOST = 1000  # images in a file
 _LARGEST = 64 * 2**20  # bytes of one of them, unpacked
@@ -38,7 +37,6 @@ class EncodedSupport:
         labels: (K, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
         encoded: what the network made of them.
         model: a checksum of the network, to tell it from others.
-        trust: IoU of what the network finds in these very images with what is marked there: how well it took the hint.
         tile: pixels of the side of the windows they were cut from; none where they are whole images.
     """
 
@@ -47,12 +45,11 @@ class EncodedSupport:
     labels: Tensor
     encoded: Support
     model: str
-    trust: float = 1.0
     tile: int | None = None
 
     def __repr__(self) -> str:
         cut = "" if self.tile is None else f", in windows of {self.tile} pixels"
-        return f"<EncodedSupport {self.name!r}: {self.shots} labelled{cut}, trust {self.trust:.2f}>"
+        return f"<EncodedSupport {self.name!r}: {self.shots} labelled{cut}>"
 
     @property
     def shots(self) -> int:
@@ -63,12 +60,6 @@ class EncodedSupport:
     def digest(self) -> str:
         """A checksum of the images and labels."""
         return hashlib.sha256(self.images.numpy().tobytes() + self.labels.numpy().tobytes()).hexdigest()[:16]
-
-    @property
-    def votes(self) -> float:
-        """Weight of plain matching beside the network: a third where the network can be trusted, up to all where it cannot."""
-        low, high = _TRUST
-        return 1 / 3 + 2 / 3 * min(1.0, max(0.0, (high - self.trust) / (high - low)))
 
     def to(self, device: torch.device) -> "EncodedSupport":
         """The same on a device; itself where it is there already."""
