@@ -6,9 +6,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-_RADIUS = 0.04  # of the side of the input: how far pixels of one colour agree
+_RADIUS = 0.02  # of the side of the input: how far pixels of one colour agree
 _NOISE = 1e-4  # variance of colours in [0, 1] below which there is no edge
 _STEP = 3  # the small grid has every third place
+_LEAST = 2  # places on the small grid: of fewer a linear map says little
 
 
 def edge_maps(images: Tensor, answers: Tensor, inside: Tensor) -> Tensor:
@@ -25,7 +26,7 @@ def edge_maps(images: Tensor, answers: Tensor, inside: Tensor) -> Tensor:
         (B, n, 4, s, s) float32: factors of red, green and blue, and a constant.
     """
     side = -(-images.shape[-1] // _STEP)
-    radius = max(1, round(_RADIUS * side))
+    radius = max(_LEAST, round(_RADIUS * side))
     seen = inside[:, None].float()
     weight = _smaller(seen, side)  # (B, 1, s, s) the share that is inside
     share = _around(weight, radius).clamp_min(1e-6)
