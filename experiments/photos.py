@@ -39,6 +39,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of encode_supp
     "as it is": ({}, {}),
     "votes=0": ({}, {"votes": 0.0}),
     "votes=1": ({}, {"votes": 1.0}),
+    "zoom=False": ({}, {"zoom": False}),
     "edges=False": ({}, {"edges": False}),
     "flip=True": ({}, {"flip": True}),
 }

@@ -20,6 +20,7 @@ from cyctr.inference import Box, Polygons, Segmenter
 from cyctr.inference import segmenter as segmenter_module
 from cyctr.inference.confidence import Calibration
 from cyctr.inference.result import ImageResult, Segmentation
+from cyctr.inference.tiles import Window
 from cyctr.model import build
 from cyctr.model.edges import follow_edges
 
@@ -232,6 +233,62 @@ def test_a_support_is_cut_around_its_object_where_queries_are_looked_at_in_tiles
     assert cut.tile == 100
 
 
+def corner(size=(200, 300), thing=30):
+    """A noisy image with a small bright square in a corner, and where that is."""
+    mask = np.zeros(size, bool)
+    mask[10 : 10 + thing, 20 : 20 + thing] = True
+    noise = np.random.default_rng(0).integers(0, 120, (*size, 3))
+    return (noise + 120 * mask[..., None]).astype(np.uint8), mask
+
+
+def test_what_is_small_in_a_labelled_image_is_a_further_shot_and_what_is_large_is_not(segmenter):
+    small, large = segmenter.encode_support(*corner()), segmenter.encode_support(*corner(thing=150))
+    assert (small.shots, small.closer, len(small.images)) == (1, 1, 2)
+    assert (large.shots, large.closer, len(large.images)) == (1, 0, 1)
+    shares = [float((label == 1).sum() / (label != 255).sum()) for label in small.labels]
+    assert shares[0] < 0.02 and shares[1] > 0.2
+    assert segmenter.encode_support(*corner(), tile=100).closer == 0
+    both = segmenter.encode_support(*zip(corner(thing=150), corner(), strict=True))
+    assert (both.shots, both.closer) == (2, 1)
+
+
+def test_closer_looks_take_no_more_tokens_than_the_labelled_images_alone(segmenter):
+    found = segmenter.encode_support(*corner()).encoded
+    assert found.tokens.shape[1] <= segmenter.model.config.sampling.tokens_per_shot
+    assert {int(cells) for cells in found.index[found.valid] // (found.grid[0] * found.grid[1])} == {0, 1}
+
+
+def test_closer_looks_survive_a_file(segmenter, tmp_path):
+    support = segmenter.encode_support(*corner(), name="speck")
+    again = saved(segmenter, support, tmp_path / "speck.cyctr")
+    assert (again.shots, again.closer) == (1, 1)
+    torch.testing.assert_close(again.encoded.tokens, support.encoded.tokens)
+
+
+def test_zoom_looks_again_at_what_is_small_and_leaves_the_rest_as_it_was(segmenter, disc, monkeypatch):
+    window = Window(10, 20, 100, 100)
+    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: window)
+    image = scene((200, 300), 3)[0]
+    whole, found = (segmenter.segment(image, disc, zoom=zoom).probability for zoom in (False, True))
+    part = segmenter.segment(image[window.slices], disc, zoom=False).probability
+    np.testing.assert_allclose(found[window.slices], part, atol=1e-5)
+    found[window.slices] = whole[window.slices]
+    np.testing.assert_array_equal(found, whole)
+
+
+def test_zoom_looks_no_second_time_where_things_are_large_or_in_tiles(segmenter, disc, monkeypatch):
+    looks = []
+    answers = Segmenter._answers
+    monkeypatch.setattr(
+        Segmenter, "_answers", lambda self, images, *rest: (looks.append(len(images)), answers(self, images, *rest))[1]
+    )
+    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: None)
+    segmenter.segment(scene((200, 300), 3)[0], disc)
+    assert sum(looks) == 1
+    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: 1 / 0)
+    segmenter.segment(scene((200, 300), 3)[0], replace(disc, tile=100), tile=100)
+
+
 def test_a_support_and_images_that_are_cut_in_different_ways_are_remarked_on(segmenter, disc, images):
     cut = replace(disc, tile=100)
     with pytest.warns(UserWarning, match="'disc' was cut in windows of 100 pixels, and whole images are .* use tile 100, or"):
@@ -292,6 +349,12 @@ def test_a_support_survives_pickling_and_a_file(segmenter, disc, images, tmp_pat
 def saved(segmenter, support, path):
     support.save(path)
     return segmenter.load_support(path)
+
+
+def test_a_support_that_has_nothing_but_closer_looks_is_refused(segmenter, disc, tmp_path):
+    replace(disc, closer=len(disc.images)).save(tmp_path / "disc.cyctr")
+    with pytest.raises(DataError, match="closer looks among"):
+        segmenter.load_support(tmp_path / "disc.cyctr")
 
 
 @pytest.mark.parametrize("damage", ["cut", "other", "empty", "missing"])

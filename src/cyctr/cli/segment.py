@@ -106,6 +106,10 @@ def segment(
         bool,
         typer.Option("--edges/--no-edges", help="Let masks follow the edges of the image.", rich_help_panel=_TUNING),
     ] = True,
+    zoom: Annotated[
+        bool,
+        typer.Option("--zoom/--no-zoom", help="Look again, closer, at what is small.", rich_help_panel=_TUNING),
+    ] = True,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_TUNING)] = "auto",
     precision: Annotated[
         str,
@@ -145,6 +149,7 @@ def segment(
         "votes": votes,
         "drop_absent": drop_absent,
         "edges": edges,
+        "zoom": zoom,
     }
     check_settings(settings)
     wanted = None if classes is None else options.names("--classes", classes)

@@ -30,7 +30,7 @@ from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
 from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
-from cyctr.inference.tiles import Canvas, Window, around, windows
+from cyctr.inference.tiles import Canvas, Window, around, closer, windows
 from cyctr.model import CyCTR
 from cyctr.model.edges import edge_maps, enlarge, follow
 from cyctr.types import Prediction
@@ -44,6 +44,9 @@ _MOST_TOGETHER = 32  # images on a GPU: more gain little
 _MOST_WINDOWS = 8  # of tiled images, likewise: these are large, and their answers take memory too
 _MOST_PIXELS = 2**26  # of images that are held together: six of twelve megapixels
 _READERS = 4
+_CLOSER_SHOT = 0.8  # side of a window around a labelled thing that becomes a further shot, in that of the image
+_CLOSER_LOOK = 0.6  # likewise around what was found: smaller, for this is a second look, and takes as long as the first
+_NEAR_PEAK = 0.8  # of the largest probability: where nothing is above the threshold, this is looked at
 
 
 class Settings(TypedDict, total=False):
@@ -59,6 +62,7 @@ class Settings(TypedDict, total=False):
     votes: float | None
     drop_absent: bool
     edges: bool
+    zoom: bool
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,7 @@ class _Plan:
         votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone; None is a half.
         drop_absent: the mask is empty where the class is probably not in the image at all.
         edges: the answer follows the edges of the image.
+        zoom: what was found is looked at again, closer, where it is small.
     """
 
     threshold: float = 0.5
@@ -88,6 +93,7 @@ class _Plan:
     votes: float | None = None
     drop_absent: bool = False
     edges: bool = True
+    zoom: bool = True
 
     def __post_init__(self) -> None:
         _check_number("threshold", self.threshold)
@@ -95,7 +101,7 @@ class _Plan:
             raise ConfigError(f"threshold is {self.threshold}; expected a probability between 0 and 1")
         for name in ("overlap", "smallest", *(() if self.votes is None else ("votes",))):
             _check_number(name, getattr(self, name))
-        for name in ("flip", "fill_holes", "drop_absent", "edges"):
+        for name in ("flip", "fill_holes", "drop_absent", "edges", "zoom"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected True or False")
         check_tile(self.tile)
@@ -205,10 +211,13 @@ class Segmenter:
         images, masks = _listed(images), _listed(masks)
         if not images or len(images) != len(masks):
             raise DataError(f"{len(images)} images and {len(masks)} masks; expected one mask for each of one or more images")
-        fitted = [self._shot(*pair, place, class_id, tile) for place, pair in enumerate(zip(images, masks, strict=True))]
-        labels = torch.stack([one for _, one in fitted])
-        _warn_of_full(name, labels, tile)
-        return self._encoded(name, torch.stack([one for one, _ in fitted]), labels, tile)
+        shots = [_read_shot(*pair, place, class_id) for place, pair in enumerate(zip(images, masks, strict=True))]
+        whole = [self._fitted(pixels, label, around(label, tile)) for pixels, label in shots]
+        _warn_of_full(name, torch.stack([label for _, label in whole]), tile)
+        near = [None if tile else closer(label == 1, _CLOSER_SHOT) for _, label in shots]
+        looks = [self._fitted(*shot, window) for shot, window in zip(shots, near, strict=True) if window]
+        seen, labels = (torch.stack(parts) for parts in zip(*whole, *looks, strict=True))
+        return self._encoded(name, seen, labels, tile, len(looks))
 
     def load_support(self, path: str | Path) -> EncodedSupport:
         """The support of a file that `EncodedSupport.save` wrote, encoded for this network."""
@@ -219,7 +228,7 @@ class Segmenter:
                 f"{path}: was made for inputs of {stored.images.shape[-1]} pixels, this network takes {size}; "
                 "save it again from the images"
             )
-        return self._encoded(stored.name, stored.images, stored.labels, stored.tile)
+        return self._encoded(stored.name, stored.images, stored.labels, stored.tile, stored.closer)
 
     def segment(self, image: ImageLike, support: EncodedSupport, **settings: Unpack[Settings]) -> Segmentation:
         """Where the class of a support is in an image; settings as in `segment_many`."""
@@ -245,7 +254,7 @@ class Segmenter:
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
                 pixels), fill_holes (False), votes (0.5; of plain matching), drop_absent (False), edges
-                (True): see docs/segmenter.md.
+                (True), zoom (True; a second look at what is small): see docs/segmenter.md.
 
         Yields:
             a result at the image's own size.
@@ -268,7 +277,7 @@ class Segmenter:
 
     def _together(self, supports: Collection[EncodedSupport], plan: _Plan) -> int:
         """How many images to look at together, as suits the device."""
-        shots, area = max(support.shots for support in supports), (self.input.size * max(plan.scales) / 473) ** 2
+        shots, area = max(len(support.images) for support in supports), (self.input.size * max(plan.scales) / 473) ** 2
         most = _MOST_TOGETHER if plan.tile is None else _MOST_WINDOWS
         return min(most, episodes_together(self.device, shots, len(supports), area))
 
@@ -328,9 +337,30 @@ class Segmenter:
                 for (place, view), values in zip(part, alike.tolist(), strict=True):  # here the host waits for the device
                     for of_class, value in zip(seen[place], values, strict=True):
                         of_class.setdefault(view.window, []).append(value)
-        for canvas, of_image in zip(canvases, seen, strict=True):
-            sure = [self._confidence(*one) for one in zip(supports.values(), of_image, strict=True)]
-            yield [mean.cpu().numpy() for mean in canvas.means()], sure
+        found = [[mean.cpu().numpy() for mean in canvas.means()] for canvas in canvases]
+        if plan.zoom and plan.tile is None:
+            for number, (name, support) in enumerate(supports.items()):
+                self._look_closer(images, [of_image[number] for of_image in found], name, support, plan, batch)
+        for probabilities, of_image in zip(found, seen, strict=True):
+            yield probabilities, [self._confidence(*one) for one in zip(supports.values(), of_image, strict=True)]
+
+    def _look_closer(
+        self,
+        images: Sequence[Pixels],
+        probabilities: Sequence[NDArray[np.float32]],
+        name: str,
+        support: EncodedSupport,
+        plan: _Plan,
+        batch: int,
+    ) -> None:
+        """Puts a second look at what was found of a class, where that is small, in place of the first."""
+        levels = [min(plan.threshold, _NEAR_PEAK * float(values.max())) for values in probabilities]
+        near = [closer(values > level, _CLOSER_LOOK) for values, level in zip(probabilities, levels, strict=True)]
+        chosen = [(image, values, window) for image, values, window in zip(images, probabilities, near, strict=True) if window]
+        parts = [image[window.slices] for image, _, window in chosen]
+        looks = self._answers(parts, {name: support}, replace(plan, zoom=False), batch)
+        for (_, values, window), ((again,), _) in zip(chosen, looks, strict=True):
+            values[window.slices] = again
 
     def _part(self, image: Pixels, view: _View) -> Tensor:
         """(3, height, width) uint8 of a view, where the network is."""
@@ -365,23 +395,19 @@ class Segmenter:
         calibration = CALIBRATIONS.get(calibration_name(backbone), UNKNOWN)
         return confidence(max(sum(values) / len(values) for values in seen.values()), support.shots, calibration)
 
-    def _shot(
-        self, image: ImageLike, mask: MaskLike, place: int, class_id: int | None, tile: int | None
-    ) -> tuple[Tensor, Tensor]:
-        """One image and its label as the network sees them."""
-        pixels = to_image(image, f"images[{place}]")
-        label = to_label(mask, (pixels.shape[0], pixels.shape[1]), class_id, f"masks[{place}]")
-        window = around(label, tile)
+    def _fitted(self, pixels: Pixels, label: Pixels, window: Window) -> tuple[Tensor, Tensor]:
+        """A window of an image and its label as the network sees them."""
         rows, columns = window.slices
         part = torch.from_numpy(np.ascontiguousarray(label[rows, columns]))
         return fit_image(planes(pixels[rows, columns]), self.input), fit_label(part, self.input)
 
     @torch.inference_mode()
-    def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None) -> EncodedSupport:
+    def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None, closer: int) -> EncodedSupport:
+        sampled = self.model.config.sampling.tokens_per_shot * (len(images) - closer)  # as many as without the closer looks
         with self.precision():
             queries = self.model.encode_query(images.to(self.device))
-            encoded = self.model.label(queries, labels[None].to(self.device))
-        return EncodedSupport(name, images, labels, encoded, self.digest, tile)
+            encoded = self.model.label(queries, labels[None].to(self.device), None, max(2, sampled // len(images)))
+        return EncodedSupport(name, images, labels, encoded, self.digest, tile, closer)
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
@@ -393,6 +419,12 @@ class Segmenter:
             raise DataError(f"a support is {type(support).__name__}; expected what encode_support gives")
         if support.model != self.digest:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it anew")
+
+
+def _read_shot(image: ImageLike, mask: MaskLike, place: int, class_id: int | None) -> tuple[Pixels, Pixels]:
+    """(H, W, 3) pixels and the (H, W) label of a labelled image."""
+    pixels = to_image(image, f"images[{place}]")
+    return pixels, to_label(mask, (pixels.shape[0], pixels.shape[1]), class_id, f"masks[{place}]")
 
 
 def _warn_of_full(name: str, labels: Tensor, tile: int | None) -> None:

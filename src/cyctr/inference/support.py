@@ -33,11 +33,12 @@ class EncodedSupport:
 
     Attributes:
         name: of the class.
-        images: (K, 3, S, S) uint8, as the network saw them.
-        labels: (K, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
+        images: (K + closer, 3, S, S) uint8, as the network saw them: K labelled images, then closer looks at some of them.
+        labels: (K + closer, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
         encoded: what the network made of them.
         model: a checksum of the network, to tell it from others.
         tile: pixels of the side of the windows they were cut from; none where they are whole images.
+        closer: how many of the images, the last ones, are closer looks at what is small in the labelled ones.
     """
 
     name: str
@@ -46,6 +47,7 @@ class EncodedSupport:
     encoded: Support
     model: str
     tile: int | None = None
+    closer: int = 0
 
     def __repr__(self) -> str:
         cut = "" if self.tile is None else f", in windows of {self.tile} pixels"
@@ -53,8 +55,8 @@ class EncodedSupport:
 
     @property
     def shots(self) -> int:
-        """K, how many images there are."""
-        return len(self.images)
+        """K, how many labelled images there are."""
+        return len(self.images) - self.closer
 
     @property
     def digest(self) -> str:
@@ -73,11 +75,11 @@ class EncodedSupport:
 
     def save(self, path: str | Path) -> None:
         """Writes the images and labels, which any network can encode again, as one file; what is there is replaced."""
-        about = {"format": _FORMAT, "name": self.name, "shots": self.shots, "tile": self.tile}
+        about = {"format": _FORMAT, "name": self.name, "shots": len(self.images), "tile": self.tile, "closer": self.closer}
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(_entry(_ABOUT), json.dumps(about))
-            for shot in range(self.shots):
+            for shot in range(len(self.images)):
                 image = self.images[shot].permute(1, 2, 0).contiguous().numpy()
                 archive.writestr(_entry(f"{shot}.png"), _png(Image.fromarray(image)))
                 archive.writestr(_entry(f"{shot}-label.png"), _png(Image.fromarray(self.labels[shot].numpy())))
@@ -95,6 +97,7 @@ class StoredSupport:
     images: Tensor
     labels: Tensor
     tile: int | None
+    closer: int = 0
 
 
 def read_support(path: str | Path) -> StoredSupport:
@@ -104,14 +107,16 @@ def read_support(path: str | Path) -> StoredSupport:
             about = json.loads(_content(archive, _ABOUT))
             if about.get("format") != _FORMAT:
                 raise DataError(f"{path}: has format {about.get('format')!r}, expected {_FORMAT!r}; save the support again")
-            shots, window = int(about["shots"]), about["tile"]
+            shots, window, closer = int(about["shots"]), about["tile"], int(about.get("closer", 0))
             if not 1 <= shots <= _MOST:
                 raise DataError(f"{path}: holds {shots} images, expected 1 to {_MOST}; save the support again")
+            if not 0 <= closer < shots:
+                raise DataError(f"{path}: has {closer} closer looks among {shots} images; save the support again")
             images = [_opened(archive, f"{shot}.png", "RGB") for shot in range(shots)]
             labels = [_opened(archive, f"{shot}-label.png", "L") for shot in range(shots)]
             whole = torch.stack([planes(image) for image in images])
             marked = torch.stack([torch.from_numpy(label) for label in labels])
-            return StoredSupport(str(about["name"]), whole, marked, None if window is None else int(window))
+            return StoredSupport(str(about["name"]), whole, marked, None if window is None else int(window), closer)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; expected a support that `cyctr support save` wrote") from error
     except IsADirectoryError as error:
