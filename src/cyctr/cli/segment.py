@@ -110,6 +110,10 @@ def segment(
         bool,
         typer.Option("--zoom/--no-zoom", help="Look again, closer, at what is small.", rich_help_panel=_TUNING),
     ] = True,
+    refine: Annotated[
+        str | None,
+        typer.Option("--refine", help="sam: sharpen outlines with SAM 2; better, seconds an image.", rich_help_panel=_TUNING),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_TUNING)] = "auto",
     precision: Annotated[
         str,
@@ -150,6 +154,7 @@ def segment(
         "drop_absent": drop_absent,
         "edges": edges,
         "zoom": zoom,
+        "refine": refine,
     }
     check_settings(settings)
     wanted = None if classes is None else options.names("--classes", classes)

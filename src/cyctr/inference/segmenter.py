@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
@@ -25,6 +26,7 @@ from cyctr.data.transforms import content_size, fit_image, fit_label, planes, re
 from cyctr.devices import choose_device, episodes_together, half_pays
 from cyctr.errors import ConfigError, DataError
 from cyctr.inference.cleaning import clean
+from cyctr.inference.clicker import EncodedImage, shared
 from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, confidence, resemblance
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
 from cyctr.inference.matching import WEIGHT, balanced
@@ -34,12 +36,15 @@ from cyctr.inference.tiles import Canvas, Window, around, closer, windows
 from cyctr.model import CyCTR
 from cyctr.model.edges import edge_maps, enlarge, follow
 from cyctr.types import Prediction
-from cyctr.weights import CATALOGUE, cache
+from cyctr.weights import CATALOGUE
+from cyctr.weights import cache as weights
 
 Pixels = NDArray[np.uint8]
 T = TypeVar("T")
 Complain = Callable[[int, DataError], None]
 Resemblance = dict[Window, list[float]]
+Sharpen = Callable[[NDArray[np.float32], float], NDArray[np.float32]]
+_REFINER = "sam2-tiny"
 _MOST_TOGETHER = 32  # images on a GPU: more gain little
 _MOST_WINDOWS = 8  # of tiled images, likewise: these are large, and their answers take memory too
 _MOST_PIXELS = 2**26  # of images that are held together: six of twelve megapixels
@@ -63,6 +68,7 @@ class Settings(TypedDict, total=False):
     drop_absent: bool
     edges: bool
     zoom: bool
+    refine: str | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,7 @@ class _Plan:
         drop_absent: the mask is empty where the class is probably not in the image at all.
         edges: the answer follows the edges of the image.
         zoom: what was found is looked at again, closer, where it is small.
+        refine: "sam" sharpens the outlines of what was found, by a network of its own.
     """
 
     threshold: float = 0.5
@@ -94,6 +101,7 @@ class _Plan:
     drop_absent: bool = False
     edges: bool = True
     zoom: bool = True
+    refine: str | None = None
 
     def __post_init__(self) -> None:
         _check_number("threshold", self.threshold)
@@ -104,6 +112,8 @@ class _Plan:
         for name in ("flip", "fill_holes", "drop_absent", "edges", "zoom"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected True or False")
+        if self.refine not in (None, "sam"):
+            raise ConfigError(f"refine is {self.refine!r}; expected 'sam' or None")
         check_tile(self.tile)
         if not 0 <= self.overlap <= 0.9:
             raise ConfigError(f"overlap is {self.overlap}; expected a share of the tile from 0 to 0.9")
@@ -182,8 +192,8 @@ class Segmenter:
         device = choose_device(str(device))
         config, _ = describe_checkpoint(path)
         entry = CATALOGUE.get(config.model.backbone.weights or "")
-        if entry is not None and cache.cached(entry) is None:
-            cache.get(entry, lambda done: progress(done, entry.size) if progress else None)
+        if entry is not None and weights.cached(entry) is None:
+            weights.get(entry, lambda done: progress(done, entry.size) if progress else None)
         model, _ = load_checkpoint(path)
         return cls(model, config.training.augmentation.size if size is None else size, device, precision, path.stem)
 
@@ -254,7 +264,8 @@ class Segmenter:
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
                 pixels), fill_holes (False), votes (0.5; of plain matching), drop_absent (False), edges
-                (True), zoom (True; a second look at what is small): see docs/segmenter.md.
+                (True), zoom (True; a second look at what is small), refine
+                (none; or "sam"): see docs/segmenter.md.
 
         Yields:
             a result at the image's own size.
@@ -272,6 +283,8 @@ class Segmenter:
             _compare_tiles(support, plan.tile)
         if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
             raise ConfigError(f"batch is {batch!r}; expected a whole number of images, at least 1")
+        if plan.refine:
+            shared(_REFINER)  # missing weights are said before anything is looked at
         ready = {name: support.to(self.device) for name, support in own.items()}
         return self._run(images, ready, plan, batch or self._together(own.values(), plan), complain)
 
@@ -305,7 +318,8 @@ class Segmenter:
         answers = self._answers([pixels for _, _, pixels in chunk], supports, plan, batch)
         for (place, source, pixels), (probabilities, confidences) in zip(chunk, answers, strict=True):
             own = zip(supports, probabilities, confidences, strict=True)
-            found = {name: _finished(pixels, probability, sure, plan) for name, probability, sure in own}
+            sharpen = _sharpener(pixels) if plan.refine else None
+            found = {name: _finished(pixels, probability, sure, plan, sharpen) for name, probability, sure in own}
             yield ImageResult(source, place, found, plan.smallest)
 
     @torch.inference_mode()
@@ -587,10 +601,30 @@ def _resemblance(prediction: Prediction, inside: Tensor) -> Tensor:
     return resemblance(prediction.probability, prediction.similarity, inside)
 
 
-def _finished(image: Pixels, probability: NDArray[np.float32], sure: float, plan: _Plan) -> Segmentation:
+def _sharpener(image: Pixels) -> Sharpen:
+    """What sharpens the answers for an image, which is encoded once, and only if anything is marked in it."""
+    clicker = shared(_REFINER)
+
+    @cache
+    def encoded() -> EncodedImage:
+        return clicker.encode(image)
+
+    def sharpen(probability: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
+        return clicker.refine(encoded(), probability, threshold) if (probability > threshold).any() else probability
+
+    return sharpen
+
+
+def _finished(
+    image: Pixels, probability: NDArray[np.float32], sure: float, plan: _Plan, sharpen: Sharpen | None
+) -> Segmentation:
+    found = Segmentation(probability, np.zeros(probability.shape, bool), sure, image)
+    if plan.drop_absent and not found.present:
+        return found
+    if sharpen is not None:
+        probability = sharpen(probability, plan.threshold)
     mask = clean(probability > plan.threshold, plan.smallest, plan.fill_holes)
-    found = Segmentation(probability, mask, sure, image)
-    return replace(found, mask=np.zeros_like(mask)) if plan.drop_absent and not found.present else found
+    return replace(found, probability=probability, mask=mask)
 
 
 def _digest(model: CyCTR) -> str:
