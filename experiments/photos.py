@@ -42,6 +42,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of encode_supp
     "zoom=False": ({}, {"zoom": False}),
     "edges=False": ({}, {"edges": False}),
     "flip=True": ({}, {"flip": True}),
+    "refine=sam": ({}, {"refine": "sam"}),
 }
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "results" / "photos"
@@ -126,7 +127,7 @@ def answer(segmenter: Segmenter, photos: Photos, episode: Mapping[str, Any], set
 
 def measured(found: Segmentation, label: NDArray[np.uint8], category: str) -> Row:
     """The numbers of an answer at the size of the photograph."""
-    counts: Counts = count(torch.from_numpy(found.mask), torch.from_numpy(label))
+    counts: Counts = count(torch.from_numpy(found.mask), torch.tensor(label))
     union = counts.true_positive + counts.false_positive + counts.false_negative
     sure = round(found.confidence, 4)
     return Row(category=category, intersection=counts.true_positive, union=union, marked=int(found.mask.sum()), confidence=sure)
