@@ -13,13 +13,14 @@ if TYPE_CHECKING:
     from cyctr.config import Config, ModelConfig, preset
     from cyctr.engine.entry import train
     from cyctr.errors import CyctrError
-    from cyctr.inference import Box, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter
+    from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter
     from cyctr.model import CyCTR, build
     from cyctr.types import Episode, Prediction, Support
     from cyctr.weights import load_model
 
 _HOME = {
     "Box": "inference",
+    "Clicker": "inference",
     "Config": "config",
     "CyCTR": "model",
     "CyctrError": "errors",
@@ -42,6 +43,7 @@ _HOME = {
 
 __all__ = [
     "Box",
+    "Clicker",
     "Config",
     "CyCTR",
     "CyctrError",

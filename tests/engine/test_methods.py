@@ -7,7 +7,7 @@ from cyctr.config import BEST, PAPER, RELEASED, BackboneConfig, EncoderConfig, M
 from cyctr.data.pascal import CLASSES
 from cyctr.engine.methods import NetworkMethod, check_method, input_size, with_weights
 from cyctr.model import build
-from cyctr.model.edges import follow_edges
+from cyctr.model.edges import BENCHMARK_RADIUS, follow_edges
 from cyctr.pretrained import NAMES, find
 from cyctr.types import Episode
 from cyctr.weights import CATALOGUE
@@ -45,7 +45,7 @@ def test_both_steps_give_what_one_gives(flip):
 def test_answers_with_edges_are_those_without_that_follow_the_query(flip):
     given = episode(batch=2, shots=2)
     plain, edged = (NetworkMethod(NETWORK, CPU, half=False, flip=flip, edges=edges) for edges in (False, True))
-    expected = follow_edges(given.query_images, plain(given).probability)
+    expected = follow_edges(given.query_images, plain(given).probability, radius=BENCHMARK_RADIUS)
     torch.testing.assert_close(edged(given).probability, expected.clamp(1e-4, 1 - 1e-4))
     features = edged.encode(given.query_images), edged.encode(given.support_images.flatten(0, 1))
     torch.testing.assert_close(edged.match(*features, given).logits, edged(given).logits, atol=1e-4, rtol=1e-4)

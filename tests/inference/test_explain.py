@@ -10,6 +10,7 @@ from cyctr.config import PriorConfig
 from cyctr.errors import ConfigError, DataError
 from cyctr.inference import Segmenter
 from cyctr.inference.explain import explain
+from cyctr.inference.matching import WEIGHT
 from cyctr.visual.draw import GREEN, heat, overlay
 
 KINDS = {".png": b"\x89PNG", ".jpg": b"\xff\xd8\xff", ".JPEG": b"\xff\xd8\xff", ".html": b"<!doctype html>"}
@@ -38,7 +39,7 @@ def test_the_answer_is_that_of_segment_and_says_how_much_of_it_is_the_network_s(
     mask = segmenter.segment(image, disc, votes=votes).mask
     assert answer.caption == f"{100 * mask.mean():.1f} % of the image"
     np.testing.assert_array_equal(answer.pixels, overlay(image, mask, GREEN))
-    weight = disc.votes if votes is None else votes
+    weight = WEIGHT if votes is None else votes
     assert f"{100 - 100 * weight:.0f} % of the answer" in network.caption
     assert f"{100 * weight:.0f} % of the answer" in matching.caption
     alone = {weight: segmenter.segment(image, disc, votes=weight, edges=False).probability for weight in (0, 1)}

@@ -22,6 +22,7 @@ from cyctr.inference import result as result_module
 from cyctr.inference import segmenter as segmenter_module
 from cyctr.inference.confidence import Calibration
 from cyctr.inference.result import ImageResult, Segmentation
+from cyctr.inference.tiles import Window
 from cyctr.model import build
 from cyctr.model.edges import follow_edges
 
@@ -114,7 +115,7 @@ def test_a_mask_that_leaves_no_background_is_warned_of(segmenter, tile, remedy):
 def test_what_stands_in_a_console_is_one_short_line(segmenter, disc, images):
     (result,) = segmenter.segment_many(images[:1], disc)
     found = result.classes["disc"]
-    assert repr(disc).startswith("<EncodedSupport 'disc': ") and "labelled, trust 0." in repr(disc)
+    assert repr(disc).startswith("<EncodedSupport 'disc': ") and repr(disc).endswith(" labelled>")
     assert repr(found) == f"<Segmentation 40 x 50: {100 * found.mask.mean():.1f} % marked, confidence {found.confidence:.2f}>"
     assert repr(result) == f"<ImageResult 0: {{'disc': {found!r}}}>"
 
@@ -159,21 +160,10 @@ def test_the_answer_follows_the_edges_of_the_image_unless_it_should_not(segmente
     np.testing.assert_allclose(segmenter.segment(image, disc, flip=True).probability, (found + mirrored) / 2, atol=1e-5)
 
 
-def test_a_network_that_cannot_find_what_was_marked_in_the_very_same_image_is_outvoted(segmenter, disc):
-    weights = [replace(disc, trust=trust).votes for trust in (0.0, 0.5, 0.7, 0.95, 1.0)]
-    assert weights[0] == weights[1] == 1 and weights[3] == weights[4] == pytest.approx(1 / 3)
-    assert weights == sorted(weights, reverse=True)
-
-
-def test_trust_is_the_iou_of_the_networks_own_answer_in_the_labelled_images(segmenter):
-    shots = [scene((65, 65), seed) for seed in (1, 2)]
-    support = segmenter.encode_support([image for image, _ in shots], [mask for _, mask in shots])
-    masks = [segmenter.segment(image, support, votes=0, edges=False).mask for image, _ in shots]
-    both, either = (
-        sum(int(pair(found, mask).sum()) for found, (_, mask) in zip(masks, shots, strict=True))
-        for pair in (np.logical_and, np.logical_or)
-    )
-    assert support.trust == pytest.approx(both / either)
+def test_plain_matching_counts_one_half_unless_it_is_said(segmenter, disc, images):
+    said = [segmenter.segment(images[0], disc, **given).probability for given in ({}, {"votes": None}, {"votes": 0.5})]
+    np.testing.assert_array_equal(said[0], said[1])
+    np.testing.assert_array_equal(said[0], said[2])
 
 
 @pytest.mark.parametrize("batch", [1, 3, 100])
@@ -245,6 +235,62 @@ def test_a_support_is_cut_around_its_object_where_queries_are_looked_at_in_tiles
     assert cut.tile == 100
 
 
+def corner(size=(200, 300), thing=30):
+    """A noisy image with a small bright square in a corner, and where that is."""
+    mask = np.zeros(size, bool)
+    mask[10 : 10 + thing, 20 : 20 + thing] = True
+    noise = np.random.default_rng(0).integers(0, 120, (*size, 3))
+    return (noise + 120 * mask[..., None]).astype(np.uint8), mask
+
+
+def test_what_is_small_in_a_labelled_image_is_a_further_shot_and_what_is_large_is_not(segmenter):
+    small, large = segmenter.encode_support(*corner()), segmenter.encode_support(*corner(thing=150))
+    assert (small.shots, small.closer, len(small.images)) == (1, 1, 2)
+    assert (large.shots, large.closer, len(large.images)) == (1, 0, 1)
+    shares = [float((label == 1).sum() / (label != 255).sum()) for label in small.labels]
+    assert shares[0] < 0.02 and shares[1] > 0.2
+    assert segmenter.encode_support(*corner(), tile=100).closer == 0
+    both = segmenter.encode_support(*zip(corner(thing=150), corner(), strict=True))
+    assert (both.shots, both.closer) == (2, 1)
+
+
+def test_closer_looks_take_no_more_tokens_than_the_labelled_images_alone(segmenter):
+    found = segmenter.encode_support(*corner()).encoded
+    assert found.tokens.shape[1] <= segmenter.model.config.sampling.tokens_per_shot
+    assert {int(cells) for cells in found.index[found.valid] // (found.grid[0] * found.grid[1])} == {0, 1}
+
+
+def test_closer_looks_survive_a_file(segmenter, tmp_path):
+    support = segmenter.encode_support(*corner(), name="speck")
+    again = saved(segmenter, support, tmp_path / "speck.cyctr")
+    assert (again.shots, again.closer) == (1, 1)
+    torch.testing.assert_close(again.encoded.tokens, support.encoded.tokens)
+
+
+def test_zoom_looks_again_at_what_is_small_and_leaves_the_rest_as_it_was(segmenter, disc, monkeypatch):
+    window = Window(10, 20, 100, 100)
+    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: window)
+    image = scene((200, 300), 3)[0]
+    whole, found = (segmenter.segment(image, disc, zoom=zoom).probability for zoom in (False, True))
+    part = segmenter.segment(image[window.slices], disc, zoom=False).probability
+    np.testing.assert_allclose(found[window.slices], part, atol=1e-5)
+    found[window.slices] = whole[window.slices]
+    np.testing.assert_array_equal(found, whole)
+
+
+def test_zoom_looks_no_second_time_where_things_are_large_or_in_tiles(segmenter, disc, monkeypatch):
+    looks = []
+    answers = Segmenter._answers
+    monkeypatch.setattr(
+        Segmenter, "_answers", lambda self, images, *rest: (looks.append(len(images)), answers(self, images, *rest))[1]
+    )
+    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: None)
+    segmenter.segment(scene((200, 300), 3)[0], disc)
+    assert sum(looks) == 1
+    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: 1 / 0)
+    segmenter.segment(scene((200, 300), 3)[0], replace(disc, tile=100), tile=100)
+
+
 def test_a_support_and_images_that_are_cut_in_different_ways_are_remarked_on(segmenter, disc, images):
     cut = replace(disc, tile=100)
     with pytest.warns(UserWarning, match="'disc' was cut in windows of 100 pixels, and whole images are .* use tile 100, or"):
@@ -305,6 +351,12 @@ def test_a_support_survives_pickling_and_a_file(segmenter, disc, images, tmp_pat
 def saved(segmenter, support, path):
     support.save(path)
     return segmenter.load_support(path)
+
+
+def test_a_support_that_has_nothing_but_closer_looks_is_refused(segmenter, disc, tmp_path):
+    replace(disc, closer=len(disc.images)).save(tmp_path / "disc.cyctr")
+    with pytest.raises(DataError, match="closer looks among"):
+        segmenter.load_support(tmp_path / "disc.cyctr")
 
 
 @pytest.mark.parametrize("damage", ["cut", "other", "empty", "missing"])

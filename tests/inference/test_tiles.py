@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from cyctr.inference.tiles import Canvas, Window, around, windows
+from cyctr.inference.tiles import Canvas, Window, around, closer, windows
 
 
 @pytest.mark.parametrize("size", [(100, 100), (257, 1000), (64, 3000), (999, 70)])
@@ -85,3 +85,27 @@ def test_the_window_around_an_object_has_it_in_the_middle():
     label[100:110, 150:160] = 1
     assert around(label, 70) == pytest.approx((70, 120, 70, 70), abs=1)
     assert around(label, None) == (0, 0, 200, 300)
+
+
+@pytest.mark.parametrize("place", [(0, 0), (192, 288), (90, 140), (0, 150)])
+def test_a_closer_window_holds_what_is_marked_and_what_surrounds_it(place):
+    marked = np.zeros((200, 300), bool)
+    marked[place[0] : place[0] + 8, place[1] : place[1] + 70] = True
+    window = closer(marked, 0.8)
+    assert window is not None and marked[window.slices].sum() == marked.sum()
+    assert window.height == window.width == 112 or place[1] == 288  # 1.6 times its longer side
+    assert window.top >= 0 and window.left >= 0 and window.top + window.height <= 200 and window.left + window.width <= 300
+
+
+def test_there_is_no_closer_window_around_what_fills_the_image_or_around_nothing():
+    marked = np.zeros((200, 300), bool)
+    assert closer(marked, 0.8) is None
+    marked[20:180, 50:210] = True  # 1.6 times 160 pixels are 256 of 300
+    assert closer(marked, 0.8) is None and closer(marked, 0.9) is not None
+    assert closer(marked, 0.9).height == 200  # no more than there is
+
+
+def test_a_closer_window_around_a_speck_shows_enough_to_recognise_it():
+    marked = np.zeros((200, 300), bool)
+    marked[100, 150] = True
+    assert closer(marked, 0.8)[2:] == (64, 64)

@@ -21,7 +21,7 @@ def explain(
         typer.Option("--at", help="x,y in pixels of the query: the place whose attention is shown; default: the likeliest."),
     ] = None,
     votes: Annotated[
-        float | None, typer.Option("--votes", help="Weight of plain matching, 0 to 1, as of segment; default: by the support.")
+        float | None, typer.Option("--votes", help="Weight of plain matching, 0 to 1, as of segment; default: 0.5.")
     ] = None,
     edges: Annotated[bool, typer.Option("--edges/--no-edges", help="Let the answer follow the edges, as of segment.")] = True,
     model: Annotated[str, typer.Option("--model", help="lite0, resnet50, or the path of a checkpoint.")] = "lite0",

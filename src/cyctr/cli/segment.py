@@ -100,12 +100,20 @@ def segment(
     ] = "1",
     votes: Annotated[
         float | None,
-        typer.Option("--votes", help="Weight of plain matching, 0 to 1; default: by the support.", rich_help_panel=_TUNING),
+        typer.Option("--votes", help="Weight of plain matching, 0 to 1; default: 0.5.", rich_help_panel=_TUNING),
     ] = None,
     edges: Annotated[
         bool,
         typer.Option("--edges/--no-edges", help="Let masks follow the edges of the image.", rich_help_panel=_TUNING),
     ] = True,
+    zoom: Annotated[
+        bool,
+        typer.Option("--zoom/--no-zoom", help="Look again, closer, at what is small.", rich_help_panel=_TUNING),
+    ] = True,
+    refine: Annotated[
+        str | None,
+        typer.Option("--refine", help="sam: sharpen outlines with SAM 2; better, seconds an image.", rich_help_panel=_TUNING),
+    ] = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.", rich_help_panel=_TUNING)] = "auto",
     precision: Annotated[
         str,
@@ -145,6 +153,8 @@ def segment(
         "votes": votes,
         "drop_absent": drop_absent,
         "edges": edges,
+        "zoom": zoom,
+        "refine": refine,
     }
     check_settings(settings)
     wanted = None if classes is None else options.names("--classes", classes)

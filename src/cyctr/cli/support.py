@@ -60,7 +60,9 @@ def info(
         marked = int((label == 1).sum())
         rows.append([str(shot + 1), f"{100 * marked / max(1, inside):.1f} %", f"{marked:,}"])
     tile = "" if stored.tile is None else f", cut in windows of {stored.tile} pixels"
-    print(f"{one_line(stored.name)}: {len(stored.labels)} labelled, {stored.images.shape[-1]} pixels a side{tile}")
+    closer = "" if not stored.closer else f", the last {stored.closer} closer looks at small ones"
+    labelled = len(stored.labels) - stored.closer
+    print(f"{one_line(stored.name)}: {labelled} labelled, {stored.images.shape[-1]} pixels a side{tile}{closer}")
     options.print_table(rows)
     if picture is not None:
         write_image(picture, pictured(stored))

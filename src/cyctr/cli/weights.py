@@ -17,7 +17,7 @@ def list_weights() -> None:
     from rich.table import Table
 
     from cyctr.storage import cache_folder
-    from cyctr.weights import CATALOGUE, cache
+    from cyctr.weights import CATALOGUE, REFINERS, cache
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, justify in (
@@ -29,7 +29,7 @@ def list_weights() -> None:
         ("", "left"),
     ):
         table.add_column(heading, justify=justify, no_wrap=heading in {"name", "network"})  # type: ignore[arg-type]
-    for entry in CATALOGUE.values():
+    for entry in [*CATALOGUE.values(), *REFINERS.values()]:
         here = "yes" if cache.cached(entry) else "-"
         table.add_row(entry.name, entry.architecture, f"{entry.size / _MEGABYTE:.0f}", entry.licence, here, entry.note)
     console = Console()
@@ -68,9 +68,9 @@ def verify_weights(
     """Check the weights in the cache against their checksums."""
     from cyctr.errors import WeightsError
     from cyctr.storage import cache_folder
-    from cyctr.weights import CATALOGUE, cache, find
+    from cyctr.weights import CATALOGUE, REFINERS, cache, find
 
-    entries = [find(name)] if name else list(CATALOGUE.values())
+    entries = [find(name)] if name else [*CATALOGUE.values(), *REFINERS.values()]
     files = [(entry, cache.cached(entry)) for entry in entries]
     if name and files[0][1] is None:
         raise WeightsError(f"weights {name!r} are not in {cache_folder()}; run: cyctr weights get {name}")

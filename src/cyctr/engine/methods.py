@@ -16,7 +16,7 @@ from cyctr.config import BackboneConfig, Config, to_dict
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.methods import REFERENCES, check_reference, reference
-from cyctr.model.edges import follow_edges
+from cyctr.model.edges import BENCHMARK_RADIUS, follow_edges
 from cyctr.types import Episode, Features, Prediction
 from cyctr.weights import CATALOGUE
 
@@ -99,7 +99,7 @@ class NetworkMethod:
 def along_edges(prediction: Prediction, images: Tensor) -> Prediction:
     """The answers to (B, 3, S, S) images with the edges of those."""
     with torch.autocast(images.device.type, enabled=False):
-        odds = torch.logit(follow_edges(images, prediction.probability), eps=1e-4)
+        odds = torch.logit(follow_edges(images, prediction.probability, radius=BENCHMARK_RADIUS), eps=1e-4)
     return Prediction(torch.stack([torch.zeros_like(odds), odds], 1))
 
 

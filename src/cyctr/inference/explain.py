@@ -15,6 +15,7 @@ from cyctr.data.transforms import content_size, fit_image, padding_of, planes
 from cyctr.errors import ConfigError, DataError
 from cyctr.imaging import write_image
 from cyctr.inference.inputs import ImageLike, to_image
+from cyctr.inference.matching import WEIGHT
 from cyctr.inference.segmenter import Segmenter, check_settings
 from cyctr.inference.support import EncodedSupport
 from cyctr.model.edges import follow_edges
@@ -124,25 +125,25 @@ def explain(
     size, config = (pixels.shape[0], pixels.shape[1]), segmenter.input
     if at is not None and not (0 <= at[0] < size[1] and 0 <= at[1] < size[0]):
         raise ConfigError(f"the place is {at[0]},{at[1]}; expected x below {size[1]} and y below {size[0]}")
-    fitted = fit_image(planes(pixels), config)
+    fitted, ready = fit_image(planes(pixels), config), support.to(segmenter.device)
     with segmenter.precision():
         padding = padding_of([size], config, segmenter.device)
         query = segmenter.model.encode_query(fitted[None].to(segmenter.device), padding)
-        prediction = segmenter.model.answer(query, support.to(segmenter.device).encoded, explain=True)
+        prediction = segmenter.model.answer(query, ready.encoded, explain=True)
     explanation = prediction.explanation
     assert explanation is not None
     if not explanation.cross:
         raise ConfigError("this network attends to no support tokens; expected encoder.cross 'cycle' or 'vanilla'")
     height, width = content_size(size, config)
     seen = to_pixels(fitted)[:height, :width]
-    said = segmenter.blended(prediction, support, votes).float()
+    said = segmenter.blended(prediction, ready, votes).float()
     if edges:
         inside = torch.zeros_like(said, dtype=torch.bool)
         inside[:, :height, :width] = True
         said = follow_edges(fitted[None].to(said.device), said, inside)
     network, blended, matched = (
         None if values is None else values[0, :height, :width].float().cpu().numpy()
-        for values in (prediction.probability, said, segmenter.matched(prediction))
+        for values in (prediction.probability, said, segmenter.matched(prediction, ready))
     )
     assert network is not None and blended is not None
     grid = Grid(explanation.stride, explanation.alignment, explanation.offset)
@@ -151,7 +152,7 @@ def explain(
     else:
         row, column = int(at[1] * height / size[0]), int(at[0] * width / size[1])
     prior = grid.upsample(explanation.prior[:, None].float(), (config.size, config.size))[0, 0, :height, :width].cpu().numpy()
-    weight = 0.0 if matched is None else support.votes if votes is None else votes
+    weight = 0.0 if matched is None else WEIGHT if votes is None else votes
     mask = blended > 0.5
     answer = [
         Picture("query", "the place whose attention is shown is marked", _pointed(seen, row, column)),

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar, Unpack
@@ -25,28 +26,34 @@ from cyctr.config import InputConfig
 from cyctr.data.transforms import fit_image, fit_label, padding_of, planes, restore, restore_rows
 from cyctr.devices import choose_device, episodes_together, half_pays
 from cyctr.errors import ConfigError, DataError
-from cyctr.evaluation.metrics import Counts, count
 from cyctr.imaging import image_size
 from cyctr.inference.cleaning import clean
+from cyctr.inference.clicker import EncodedImage, shared
 from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, confidence, resemblance
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
+from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.support import EncodedSupport, read_support
-from cyctr.inference.tiles import Canvas, Window, around, strips, windows
+from cyctr.inference.tiles import Canvas, Window, around, closer, strips, windows
 from cyctr.model import CyCTR
 from cyctr.model.edges import edge_maps, enlarge, follow
-from cyctr.types import IGNORE, Prediction, Query, Support
-from cyctr.weights import CATALOGUE, cache
+from cyctr.types import IGNORE, Prediction
+from cyctr.weights import CATALOGUE
+from cyctr.weights import cache as weights
 
 Pixels = NDArray[np.uint8]
 T = TypeVar("T")
 Complain = Callable[[int, DataError], None]
 Resemblance = dict[Window, list[float]]
+Sharpen = Callable[[NDArray[np.float32], float], NDArray[np.float32]]
+_REFINER = "sam2-tiny"
 _MOST_TOGETHER = 32  # images on a GPU: more gain little
 _MOST_WINDOWS = 8  # of tiled images, likewise: these are large, and their answers take memory too
 _MOST_PIXELS = 2**26  # of images that are held together: six of twelve megapixels
 _READERS = 4
-_TRIED = 5  # labelled images on which the network is tried
+_CLOSER_SHOT = 0.8  # side of a window around a labelled thing that becomes a further shot, in that of the image
+_CLOSER_LOOK = 0.6  # likewise around what was found: smaller, for this is a second look, and takes as long as the first
+_NEAR_PEAK = 0.8  # of the largest probability: where nothing is above the threshold, this is looked at
 
 
 class Settings(TypedDict, total=False):
@@ -62,6 +69,8 @@ class Settings(TypedDict, total=False):
     votes: float | None
     drop_absent: bool
     edges: bool
+    zoom: bool
+    refine: str | None
 
 
 @dataclass(frozen=True)
@@ -76,10 +85,11 @@ class _Plan:
         scales: of the network's input size, to take the mean of.
         smallest: pixels of the smallest region that stays.
         fill_holes: what a region encloses belongs to it.
-        votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone; None is what the support
-            suggests.
+        votes: weight of plain matching beside the network: 0 is the network alone, 1 matching alone; None is a half.
         drop_absent: the mask is empty where the class is probably not in the image at all.
         edges: the answer follows the edges of the image.
+        zoom: what was found is looked at again, closer, where it is small.
+        refine: "sam" sharpens the outlines of what was found, by a network of its own.
     """
 
     threshold: float = 0.5
@@ -92,6 +102,8 @@ class _Plan:
     votes: float | None = None
     drop_absent: bool = False
     edges: bool = True
+    zoom: bool = True
+    refine: str | None = None
 
     def __post_init__(self) -> None:
         _check_number("threshold", self.threshold)
@@ -99,9 +111,11 @@ class _Plan:
             raise ConfigError(f"threshold is {self.threshold}; expected a probability between 0 and 1")
         for name in ("overlap", "smallest", *(() if self.votes is None else ("votes",))):
             _check_number(name, getattr(self, name))
-        for name in ("flip", "fill_holes", "drop_absent", "edges"):
+        for name in ("flip", "fill_holes", "drop_absent", "edges", "zoom"):
             if not isinstance(getattr(self, name), bool | np.bool_):
                 raise ConfigError(f"{name} is {getattr(self, name)!r}; expected True or False")
+        if self.refine not in (None, "sam"):
+            raise ConfigError(f"refine is {self.refine!r}; expected 'sam' or None")
         check_tile(self.tile)
         if not 0 <= self.overlap <= 0.9:
             raise ConfigError(f"overlap is {self.overlap}; expected a share of the tile from 0 to 0.9")
@@ -180,8 +194,8 @@ class Segmenter:
         device = choose_device(str(device))
         config, _ = describe_checkpoint(path)
         entry = CATALOGUE.get(config.model.backbone.weights or "")
-        if entry is not None and cache.cached(entry) is None:
-            cache.get(entry, lambda done: progress(done, entry.size) if progress else None)
+        if entry is not None and weights.cached(entry) is None:
+            weights.get(entry, lambda done: progress(done, entry.size) if progress else None)
         model, _ = load_checkpoint(path)
         return cls(model, config.training.augmentation.size if size is None else size, device, precision, path.stem)
 
@@ -209,10 +223,13 @@ class Segmenter:
         images, masks = _listed(images), _listed(masks)
         if not images or len(images) != len(masks):
             raise DataError(f"{len(images)} images and {len(masks)} masks; expected one mask for each of one or more images")
-        fitted = [self._shot(*pair, place, class_id, tile) for place, pair in enumerate(zip(images, masks, strict=True))]
-        labels = torch.stack([one for _, one in fitted])
-        _warn_of_full(name, labels, tile)
-        return self._encoded(name, torch.stack([one for one, _ in fitted]), labels, tile)
+        shots = [_read_shot(*pair, place, class_id) for place, pair in enumerate(zip(images, masks, strict=True))]
+        whole = [self._fitted(pixels, label, around(label, tile)) for pixels, label in shots]
+        _warn_of_full(name, torch.stack([label for _, label in whole]), tile)
+        near = [None if tile else closer(label == 1, _CLOSER_SHOT) for _, label in shots]
+        looks = [self._fitted(*shot, window) for shot, window in zip(shots, near, strict=True) if window]
+        seen, labels = (torch.stack(parts) for parts in zip(*whole, *looks, strict=True))
+        return self._encoded(name, seen, labels, tile, len(looks))
 
     def load_support(self, path: str | Path) -> EncodedSupport:
         """The support of a file that `EncodedSupport.save` wrote, encoded for this network."""
@@ -223,7 +240,7 @@ class Segmenter:
                 f"{path}: was made for inputs of {stored.images.shape[-1]} pixels, this network takes {size}; "
                 "save it again from the images"
             )
-        return self._encoded(stored.name, stored.images, stored.labels, stored.tile)
+        return self._encoded(stored.name, stored.images, stored.labels, stored.tile, stored.closer)
 
     def segment(self, image: ImageLike, support: EncodedSupport, **settings: Unpack[Settings]) -> Segmentation:
         """Where the class of a support is in an image; settings as in `segment_many`."""
@@ -248,8 +265,9 @@ class Segmenter:
             batch: how many are looked at together; by default as suits the device.
             complain: told the number and the problem of an image that cannot be read, which is then left out.
             **settings: threshold (0.5), tile (none; pixels), overlap (0.25), flip (False), scales ((1.0,)), smallest (0;
-                pixels), fill_holes (False), votes (of plain matching; as the support suggests), drop_absent (False), edges
-                (True): see docs/segmenter.md.
+                pixels), fill_holes (False), votes (0.5; of plain matching), drop_absent (False), edges
+                (True), zoom (True; a second look at what is small), refine
+                (none; or "sam"): see docs/segmenter.md.
 
         Yields:
             a result at the image's own size.
@@ -267,12 +285,14 @@ class Segmenter:
             _compare_tiles(support, plan.tile)
         if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
             raise ConfigError(f"batch is {batch!r}; expected a whole number of images, at least 1")
+        if plan.refine:
+            shared(_REFINER)  # missing weights are said before anything is looked at
         ready = {name: support.to(self.device) for name, support in own.items()}
         return self._run(images, ready, plan, batch or self._together(own.values(), plan), complain)
 
     def _together(self, supports: Collection[EncodedSupport], plan: _Plan) -> int:
         """How many images to look at together, as suits the device."""
-        shots, area = max(support.shots for support in supports), (self.input.size * max(plan.scales) / 473) ** 2
+        shots, area = max(len(support.images) for support in supports), (self.input.size * max(plan.scales) / 473) ** 2
         most = _MOST_TOGETHER if plan.tile is None else _MOST_WINDOWS
         return min(most, episodes_together(self.device, shots, len(supports), area))
 
@@ -301,8 +321,9 @@ class Segmenter:
         answers = self._answers([pixels for _, _, pixels in chunk], supports, plan, batch)
         for (place, source, pixels), (probabilities, confidences) in zip(chunk, answers, strict=True):
             own = zip(supports, probabilities, confidences, strict=True)
-            found = {name: _finished(pixels, probability, sure, plan) for name, probability, sure in own}
-            del own, pixels, probabilities
+            sharpen = _sharpener(pixels) if plan.refine else None
+            found = {name: _finished(pixels, probability, sure, plan, sharpen) for name, probability, sure in own}
+            del own, pixels, probabilities, sharpen
             yield ImageResult(source, place, found, plan.smallest)
             del found
 
@@ -339,9 +360,30 @@ class Segmenter:
                 for (place, view), values in zip(part, alike.tolist(), strict=True):  # here the host waits for the device
                     for of_class, value in zip(seen[place], values, strict=True):
                         of_class.setdefault(view.window, []).append(value)
-        for canvas, of_image in zip(canvases, seen, strict=True):
-            sure = [self._confidence(*one) for one in zip(supports.values(), of_image, strict=True)]
-            yield [mean.cpu().numpy() for mean in canvas.means()], sure
+        found = [[mean.cpu().numpy() for mean in canvas.means()] for canvas in canvases]
+        if plan.zoom and plan.tile is None:
+            for number, (name, support) in enumerate(supports.items()):
+                self._look_closer(images, [of_image[number] for of_image in found], name, support, plan, batch)
+        for probabilities, of_image in zip(found, seen, strict=True):
+            yield probabilities, [self._confidence(*one) for one in zip(supports.values(), of_image, strict=True)]
+
+    def _look_closer(
+        self,
+        images: Sequence[Pixels],
+        probabilities: Sequence[NDArray[np.float32]],
+        name: str,
+        support: EncodedSupport,
+        plan: _Plan,
+        batch: int,
+    ) -> None:
+        """Puts a second look at what was found of a class, where that is small, in place of the first."""
+        levels = [min(plan.threshold, _NEAR_PEAK * float(values.max())) for values in probabilities]
+        near = [closer(values > level, _CLOSER_LOOK) for values, level in zip(probabilities, levels, strict=True)]
+        chosen = [(image, values, window) for image, values, window in zip(images, probabilities, near, strict=True) if window]
+        parts = [image[window.slices] for image, _, window in chosen]
+        looks = self._answers(parts, {name: support}, replace(plan, zoom=False), batch)
+        for (_, values, window), ((again,), _) in zip(chosen, looks, strict=True):
+            values[window.slices] = again
 
     def _part(self, image: Pixels, view: _View) -> Tensor:
         """(3, height, width) uint8 of a view, where the network is."""
@@ -360,16 +402,17 @@ class Segmenter:
 
     def blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None = None) -> Tensor:
         """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
-        weight = support.votes if votes is None else votes
-        plain = self.matched(prediction) if weight else None
+        weight = WEIGHT if votes is None else votes
+        plain = self.matched(prediction, support) if weight else None
         return prediction.probability if plain is None else torch.lerp(prediction.probability, plain, weight)
 
-    def matched(self, prediction: Prediction) -> Tensor | None:
+    def matched(self, prediction: Prediction, support: EncodedSupport) -> Tensor | None:
         """(B, S, S) what the support's tokens say by themselves, in plain matching; none of a network without votes."""
         if prediction.votes is None:
             return None
         size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
-        return self.model.backbone.grid.upsample(prediction.votes.float().mean(1, keepdim=True), size)[:, 0]
+        shares = balanced(prediction.votes, support.encoded).mean(1, keepdim=True)  # (B, 1, h, w)
+        return self.model.backbone.grid.upsample(shares, size)[:, 0]
 
     def _confidence(self, support: EncodedSupport, seen: Resemblance) -> float:
         """That the class is somewhere in the image: in the window that resembles it most."""
@@ -377,32 +420,19 @@ class Segmenter:
         calibration = CALIBRATIONS.get(calibration_name(backbone), UNKNOWN)
         return confidence(max(sum(values) / len(values) for values in seen.values()), support.shots, calibration)
 
-    def _shot(
-        self, image: ImageLike, mask: MaskLike, place: int, class_id: int | None, tile: int | None
-    ) -> tuple[Tensor, Tensor]:
-        """One image and its label as the network sees them."""
-        pixels = to_image(image, f"images[{place}]")
-        label = to_label(mask, (pixels.shape[0], pixels.shape[1]), class_id, f"masks[{place}]")
-        window = around(label, tile)
+    def _fitted(self, pixels: Pixels, label: Pixels, window: Window) -> tuple[Tensor, Tensor]:
+        """A window of an image and its label as the network sees them."""
         rows, columns = window.slices
         part = torch.from_numpy(np.ascontiguousarray(label[rows, columns]))
         return fit_image(planes(pixels[rows, columns]), self.input), fit_label(part, self.input)
 
     @torch.inference_mode()
-    def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None) -> EncodedSupport:
+    def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None, closer: int) -> EncodedSupport:
+        sampled = self.model.config.sampling.tokens_per_shot * (len(images) - closer)  # as many as without the closer looks
         with self.precision():
             queries = self.model.encode_query(images.to(self.device), (labels == IGNORE).to(self.device))
-            encoded = self.model.label(queries, labels[None].to(self.device))
-        return EncodedSupport(name, images, labels, encoded, self.digest, self._trust(queries, labels, encoded), tile)
-
-    def _trust(self, queries: Query, labels: Tensor, encoded: Support) -> float:
-        """IoU of what the network finds in the labelled images themselves, a few of them where there are many."""
-        total = Counts()
-        for place in torch.linspace(0, len(labels) - 1, min(len(labels), _TRIED)).round().int().tolist():
-            with self.precision():
-                mask = self.model.answer(queries.one(place), encoded).mask[0]
-            total += count(mask.cpu(), labels[place])
-        return total.iou
+            encoded = self.model.label(queries, labels[None].to(self.device), None, max(2, sampled // len(images)))
+        return EncodedSupport(name, images, labels, encoded, self.digest, tile, closer)
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
@@ -414,6 +444,12 @@ class Segmenter:
             raise DataError(f"a support is {type(support).__name__}; expected what encode_support gives")
         if support.model != self.digest:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it anew")
+
+
+def _read_shot(image: ImageLike, mask: MaskLike, place: int, class_id: int | None) -> tuple[Pixels, Pixels]:
+    """(H, W, 3) pixels and the (H, W) label of a labelled image."""
+    pixels = to_image(image, f"images[{place}]")
+    return pixels, to_label(mask, (pixels.shape[0], pixels.shape[1]), class_id, f"masks[{place}]")
 
 
 def _warn_of_full(name: str, labels: Tensor, tile: int | None) -> None:
@@ -590,10 +626,30 @@ def _resemblance(prediction: Prediction, inside: Tensor) -> Tensor:
     return resemblance(prediction.probability, prediction.similarity, inside)
 
 
-def _finished(image: Pixels, probability: NDArray[np.float32], sure: float, plan: _Plan) -> Segmentation:
+def _sharpener(image: Pixels) -> Sharpen:
+    """What sharpens the answers for an image, which is encoded once, and only if anything is marked in it."""
+    clicker = shared(_REFINER)
+
+    @cache
+    def encoded() -> EncodedImage:
+        return clicker.encode(image)
+
+    def sharpen(probability: NDArray[np.float32], threshold: float) -> NDArray[np.float32]:
+        return clicker.refine(encoded(), probability, threshold) if (probability > threshold).any() else probability
+
+    return sharpen
+
+
+def _finished(
+    image: Pixels, probability: NDArray[np.float32], sure: float, plan: _Plan, sharpen: Sharpen | None
+) -> Segmentation:
+    found = Segmentation(probability, np.zeros(probability.shape, bool), sure, image)
+    if plan.drop_absent and not found.present:
+        return found
+    if sharpen is not None:
+        probability = sharpen(probability, plan.threshold)
     mask = clean(probability > plan.threshold, plan.smallest, plan.fill_holes)
-    found = Segmentation(probability, mask, sure, image)
-    return replace(found, mask=np.zeros_like(mask)) if plan.drop_absent and not found.present else found
+    return replace(found, probability=probability, mask=mask)
 
 
 def _digest(model: CyCTR) -> str:

@@ -26,7 +26,6 @@ from cyctr.visual.draw import PAPER, Pixels, to_pixels
 
 _FORMAT, _ABOUT = "cyctr-support-1", "about.json"
 _REMEDY = "save it again, or give a folder of labelled images, or a file that `cyctr support save` wrote"
-_TRUST = (0.5, 0.95)  # between which votes grow; chosen on the gallery and on held-out classes of PASCAL
 _GAP = 8  # pixels between pictures
 
 
@@ -36,12 +35,12 @@ class EncodedSupport:
 
     Attributes:
         name: of the class.
-        images: (K, 3, S, S) uint8, as the network saw them.
-        labels: (K, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
+        images: (K + closer, 3, S, S) uint8, as the network saw them: K labelled images, then closer looks at some of them.
+        labels: (K + closer, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
         encoded: what the network made of them.
         model: a checksum of the network, to tell it from others.
-        trust: IoU of what the network finds in these very images with what is marked there: how well it took the hint.
         tile: pixels of the side of the windows they were cut from; none where they are whole images.
+        closer: how many of the images, the last ones, are closer looks at what is small in the labelled ones.
     """
 
     name: str
@@ -49,28 +48,22 @@ class EncodedSupport:
     labels: Tensor
     encoded: Support
     model: str
-    trust: float = 1.0
     tile: int | None = None
+    closer: int = 0
 
     def __repr__(self) -> str:
         cut = "" if self.tile is None else f", in windows of {self.tile} pixels"
-        return f"<EncodedSupport {self.name!r}: {self.shots} labelled{cut}, trust {self.trust:.2f}>"
+        return f"<EncodedSupport {self.name!r}: {self.shots} labelled{cut}>"
 
     @property
     def shots(self) -> int:
-        """K, how many images there are."""
-        return len(self.images)
+        """K, how many labelled images there are."""
+        return len(self.images) - self.closer
 
     @property
     def digest(self) -> str:
         """A checksum of the images and labels."""
         return _digest(self.images, self.labels)
-
-    @property
-    def votes(self) -> float:
-        """Weight of plain matching beside the network: a third where the network can be trusted, up to all where it cannot."""
-        low, high = _TRUST
-        return 1 / 3 + 2 / 3 * min(1.0, max(0.0, (high - self.trust) / (high - low)))
 
     def to(self, device: torch.device) -> "EncodedSupport":
         """The same on a device; itself where it is there already."""
@@ -84,11 +77,12 @@ class EncodedSupport:
 
     def save(self, path: str | Path) -> None:
         """Writes the images and labels, which any network can encode again, as one file; what is there is replaced."""
-        about = {"format": _FORMAT, "name": self.name, "shots": self.shots, "tile": self.tile, "digest": self.digest}
+        shape = {"shots": len(self.images), "tile": self.tile, "closer": self.closer}
+        about = {"format": _FORMAT, "name": self.name, **shape, "digest": self.digest}
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(_entry(_ABOUT), json.dumps(about))
-            for shot in range(self.shots):
+            for shot in range(len(self.images)):
                 image = self.images[shot].permute(1, 2, 0).contiguous().numpy()
                 archive.writestr(_entry(f"{shot}.png"), _png(Image.fromarray(image)))
                 archive.writestr(_entry(f"{shot}-label.png"), _png(Image.fromarray(self.labels[shot].numpy())))
@@ -106,6 +100,7 @@ class StoredSupport:
     images: Tensor
     labels: Tensor
     tile: int | None
+    closer: int = 0
 
 
 def read_support(path: str | Path) -> StoredSupport:
@@ -115,9 +110,11 @@ def read_support(path: str | Path) -> StoredSupport:
             about = json_files.parse_object(_content(archive, _ABOUT))
             if about.get("format") != _FORMAT:
                 raise DataError(f"{path}: has format {about.get('format')!r}, expected {_FORMAT!r}; save the support again")
-            shots, window = int(about["shots"]), about["tile"]
+            shots, window, closer = int(about["shots"]), about["tile"], int(about.get("closer", 0))
             if not 1 <= shots <= SHOTS:
                 raise DataError(f"{path}: holds {shots} images, expected 1 to {SHOTS}; save the support again")
+            if not 0 <= closer < shots:
+                raise DataError(f"{path}: has {closer} closer looks among {shots} images; {_REMEDY}")
             name, side = about["name"], min(SUPPORT_SIDE, math.isqrt(SUPPORT_PIXELS // shots))
             if not isinstance(name, str) or not name:
                 raise DataError(f"{path}: is of the class {name!r:.40}, expected a name; {_REMEDY}")
@@ -128,7 +125,7 @@ def read_support(path: str | Path) -> StoredSupport:
             _check_labels(path, whole, marked)
             if about.get("digest", _digest(whole, marked)) != _digest(whole, marked):  # older files have none
                 raise DataError(f"{path}: has a checksum that is not of what it holds; {_REMEDY}")
-            return StoredSupport(name, whole, marked, None if window is None else int(window))
+            return StoredSupport(name, whole, marked, None if window is None else int(window), closer)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; expected a support that `cyctr support save` wrote") from error
     except IsADirectoryError as error:

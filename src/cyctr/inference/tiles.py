@@ -11,6 +11,8 @@ from torch import Tensor
 Size = tuple[int, int]
 _LARGE, _STRIP = 2**24, 2**22  # pixels of a window that is worked on in parts, and of each part
 _ALL = slice(None)
+_AROUND = 1.6  # side of a closer look, in that of the thing's box
+_SMALLEST = 64  # pixels of its side
 
 
 class Window(NamedTuple):
@@ -67,6 +69,29 @@ def around(label: NDArray[np.uint8], side: int | None) -> Window:
     pairs = zip((top, left), shifts, limits, strict=True)
     top, left = (min(max(start + shift, 0), most) for start, shift, most in pairs)
     return Window(top, left, height, width)
+
+
+def closer(marked: NDArray[np.bool_], most: float) -> Window | None:
+    """A window around what is marked, with as much again of what surrounds it; none where it would hardly be smaller.
+
+    Args:
+        marked: (H, W).
+        most: side of a window that is worth a closer look, in that of the image.
+    """
+    rows, columns = (np.flatnonzero(marked.any(axis=1 - axis)) for axis in (0, 1))
+    if not len(rows):
+        return None
+    size = (marked.shape[0], marked.shape[1])
+    extent = max(rows[-1] - rows[0], columns[-1] - columns[0]) + 1
+    side = max(_SMALLEST, round(_AROUND * extent))
+    if side >= most * max(size):
+        return None
+    lengths = [min(side, length) for length in size]
+    middles = [int(places[0] + places[-1] + 1) // 2 for places in (rows, columns)]
+    starts = [
+        min(max(middle - length // 2, 0), whole - length) for middle, length, whole in zip(middles, lengths, size, strict=True)
+    ]
+    return Window(starts[0], starts[1], lengths[0], lengths[1])
 
 
 def _sums(values: NDArray[np.int32], side: int) -> NDArray[np.int32]:

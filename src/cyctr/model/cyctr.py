@@ -134,9 +134,9 @@ class CyCTR(nn.Module):
         check_support(images, labels, values=not torch.compiler.is_compiling())
         return self._labelled(self.backbone(images.flatten(0, 1)), labels, seeds)
 
-    def label(self, query: Query, labels: Tensor, seeds: Tensor | None = None) -> Support:
+    def label(self, query: Query, labels: Tensor, seeds: Tensor | None = None, tokens_per_shot: int | None = None) -> Support:
         """The support that B * K encoded images make with (B, K, H, W) labels: that of `encode_support`, for half the work."""
-        return self._labelled(query.features, labels, seeds)
+        return self._labelled(query.features, labels, seeds, tokens_per_shot)
 
     def segment(self, images: Tensor, support: Support, explain: bool = False) -> Prediction:
         """Segments (B, 3, H, W) query images with a support of the same B, or of one episode for all."""
@@ -184,9 +184,11 @@ class CyCTR(nn.Module):
         every = _size(self)
         return ParameterCount(every - frozen, every - frozen - (_size(self.auxiliary) if self.auxiliary else 0))
 
-    def _labelled(self, features: Features, labels: Tensor, seeds: Tensor | None) -> Support:
+    def _labelled(
+        self, features: Features, labels: Tensor, seeds: Tensor | None, tokens_per_shot: int | None = None
+    ) -> Support:
         reduced = self.reduce_support(features.mid).unflatten(0, (-1, labels.shape[1]))  # (B, K, d, h, w)
-        return self._encode(features, reduced, labels, seeds, None)
+        return self._encode(features, reduced, labels, seeds, tokens_per_shot)
 
     def _encode(
         self, features: Features, reduced: Tensor, labels: Tensor, seeds: Tensor | None, tokens_per_shot: TokenCount | None

