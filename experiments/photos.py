@@ -1,8 +1,8 @@
 """What settings and networks bring on real photographs: the bench that defaults are chosen on.
 
-    python experiments/photos.py run --photos ../shared/photos --model lite0 --set coco-1 --set davis
+    python experiments/photos.py run --photos PHOTOS --model lite0 --set coco-1 --set davis
     python experiments/photos.py table
-    python experiments/photos.py page --photos ../shared/photos --set davis --setting "as shipped" --output /tmp/page
+    python experiments/photos.py page --photos PHOTOS --set davis --setting "as it is" --output page
 
 `run` adds the episodes that are not measured yet to results/photos/MODEL.json; stop it at any time. `table` prints what is
 there: the score of each setting, its standard error over classes, and the paired difference from the first. `page` draws the
