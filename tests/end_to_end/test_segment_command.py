@@ -1089,3 +1089,11 @@ def test_a_stop_before_the_first_image_is_told(segment, tmp_path, queries, monke
     monkeypatch.setattr(Segmenter, "from_pretrained", stop)
     code, output, error = segment()
     assert (code, error) == (130, "") and "stopped before the first image: the same command begins again" in output
+
+
+def test_refining_without_its_weights_is_refused_before_anything_is_written(segment, tmp_path, monkeypatch):
+    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("cyctr.inference.clicker._loaded", {})
+    assert_one_line(segment("--refine", "sam", output=tmp_path / "refined"), "sam2-tiny", "cyctr weights get sam2-tiny")
+    assert not (tmp_path / "refined").exists()
+    assert_one_line(segment("--refine", "sum", output=tmp_path / "refined"), "refine is 'sum'", "'sam'")

@@ -138,7 +138,7 @@ def segment(
     from cyctr.formats import FORMATS
     from cyctr.inference.ledger import OVERLAYS, PAGE, PREDICTIONS, REVIEW
     from cyctr.inference.queries import find_queries
-    from cyctr.inference.segmenter import check_settings
+    from cyctr.inference.segmenter import check_settings, prepare_refiner
 
     if form not in FORMATS:
         raise ConfigError(f"--format is {form!r}; expected one of {', '.join(FORMATS)}")
@@ -157,6 +157,7 @@ def segment(
         "refine": refine,
     }
     check_settings(settings)
+    prepare_refiner(refine)
     wanted = None if classes is None else options.names("--classes", classes)
     query = [*query, *(more or [])]
     pictures = [OVERLAYS] * overlays + [REVIEW] * review

@@ -285,8 +285,7 @@ class Segmenter:
             _compare_tiles(support, plan.tile)
         if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
             raise ConfigError(f"batch is {batch!r}; expected a whole number of images, at least 1")
-        if plan.refine:
-            shared(_REFINER)  # missing weights are said before anything is looked at
+        prepare_refiner(plan.refine)  # missing weights are said before anything is looked at
         ready = {name: support.to(self.device) for name, support in own.items()}
         return self._run(images, ready, plan, batch or self._together(own.values(), plan), complain)
 
@@ -444,6 +443,12 @@ class Segmenter:
             raise DataError(f"a support is {type(support).__name__}; expected what encode_support gives")
         if support.model != self.digest:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it anew")
+
+
+def prepare_refiner(refine: str | None) -> None:
+    """Loads the network that `refine` asks for, if any; raises where its weights or its package are missing."""
+    if refine is not None:
+        shared(_REFINER)
 
 
 def _read_shot(image: ImageLike, mask: MaskLike, place: int, class_id: int | None) -> tuple[Pixels, Pixels]:
