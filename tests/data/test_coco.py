@@ -174,7 +174,7 @@ def test_a_crowd_is_ignored_for_its_own_class_only(tmp_path):
     pool = own(tmp_path, [image(1, "a.png", 8, 8)], marks)
     assert (pool.label(0, 0)[:4, :4] == 255).all()
     assert set(np.unique(pool.label(0, 1))) == {0, 1}
-    assert pool.index().number.tolist() == [0]
+    assert pool.index().number.tolist() == [1]
 
 
 def test_empty_runs_in_an_rle_change_nothing(tmp_path):
@@ -213,7 +213,7 @@ def test_classes_come_by_category_id(tmp_path):
     places = write(tmp_path, [image(1, "a.png", 4, 4)], [mark(1, 1, 7, [rectangle(0, 0, 2, 2)])])
     names, pool = open_coco_json(*places, "own")
     assert names == ("leaf", "cup")
-    assert pool.index().number.tolist() == [0]
+    assert pool.index().number.tolist() == [1]
 
 
 def test_coco_has_its_80_classes_in_id_order(tmp_path):

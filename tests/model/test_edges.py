@@ -38,9 +38,8 @@ def by_the_book(image, answer, radius, noise):
 
 def test_the_linear_maps_are_those_of_the_guided_filter_place_by_place(monkeypatch):
     monkeypatch.setattr(edges, "_STEP", 1)
-    monkeypatch.setattr(edges, "_RADIUS", 0.2)
     image, answer = noise(1, 3, 15, 15), noise(1, 1, 15, 15, seed=1)
-    found = edge_maps(image, answer, everywhere(image))[0, 0]
+    found = edge_maps(image, answer, everywhere(image), radius=0.2)[0, 0]
     expected = by_the_book(image[0].double().numpy(), answer[0, 0].double().numpy(), 3, edges._NOISE)
     np.testing.assert_allclose(found.numpy(), expected, atol=1e-5)
 
