@@ -276,6 +276,14 @@ class Watch:
             raise Hang
 
 
+def most_memory() -> int:
+    """Bytes that this process has held at most; getrusage also counts those of the process that started it."""
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM:"))
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=float("inf"))
@@ -300,7 +308,7 @@ def main():
             if problem is not None:
                 problems.append({"seed": seed, "kind": kind, "problem": problem})
                 print(json.dumps(problems[-1]), file=sys.stderr, flush=True)
-            now = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            now = most_memory()
             if now > peak + 2**26:
                 largest.append({"seed": seed, "kind": kind, "bytes": now})
             peak = max(peak, now)

@@ -8,13 +8,14 @@ import torch
 from making import assert_one_line
 from PIL import Image
 
-from cyctr import Segmenter
 from cyctr.checkpoint import load_checkpoint
-from cyctr.config import RELEASED
+from cyctr.config import RELEASED, BackboneConfig
 from cyctr.engine.release import UNUSED, name_in_release
+from cyctr.errors import WeightsError
 from cyctr.evaluation.results import Results
 from cyctr.model import build
 from cyctr.seeding import Stream
+from cyctr.weights import load_backbone
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*confidence.*")
 
@@ -131,17 +132,6 @@ def test_what_would_be_lost_or_cannot_be_written_is_said_first(run, tmp_path):
     assert (tmp_path / "here.safetensors").read_text() == "mine"
 
 
-def test_a_backbone_that_is_inside_a_checkpoint_cannot_be_asked_for_by_name(run, tmp_path):
-    given = ("--data", "synthetic", "--output", str(tmp_path / "run"), "--model.backbone.weights", "inside")
-    assert_one_line(run("train", *given), "backbone.weights is 'inside'")
-
-
-def test_a_converted_network_segments_photographs_that_are_padded(saved, tmp_path):
-    from cyctr.engine.release import convert_release
-
-    convert_release(saved, tmp_path / "released.safetensors")
-    segmenter = Segmenter.from_pretrained(tmp_path / "released.safetensors")
-    image, mask = torch.randint(0, 255, (60, 120, 3), dtype=torch.uint8).numpy(), torch.zeros(60, 120, dtype=torch.uint8)
-    mask[20:50, 30:80] = 1
-    support = segmenter.encode_support([image], [mask.numpy()])
-    assert segmenter.segment(image, support).mask.shape == (60, 120)
+def test_a_backbone_that_is_inside_a_checkpoint_cannot_be_asked_for_by_name():
+    with pytest.raises(WeightsError, match=r"backbone\.weights is 'inside'"):
+        load_backbone(BackboneConfig("resnet50s", weights="inside"))
