@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import cyctr.storage
-from cyctr.storage import alone, cache_folder, locked, write_atomically, write_pieces_atomically
+from cyctr.storage import alone, cache_folder, locked, sweep, write_atomically, write_pieces_atomically
 
 
 def names(folder):
@@ -197,3 +197,15 @@ def test_a_process_that_is_killed_leaves_a_draft_by_the_name_that_is_removed(tmp
     assert len(list(tmp_path.iterdir())) == 1
     with alone(tmp_path / ".lock", tmp_path):
         assert [path.name for path in tmp_path.iterdir()] == [".lock"]
+
+
+def test_drafts_beside_a_file_go_when_their_process_is_gone(tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    gone = tmp_path / f".cup.cyctr.{ended.pid}.34.cyctr-draft"
+    kept = [tmp_path / name for name in (f".cup.cyctr.{os.getpid()}.34.cyctr-draft", ".cup.cyctr.x.cyctr-draft", "cup.cyctr")]
+    for path in (gone, *kept):
+        path.write_bytes(b"half")
+    sweep(tmp_path / "cup.cyctr")
+    assert sorted(tmp_path.iterdir()) == sorted(kept)
+    sweep(tmp_path / "nowhere" / "cup.cyctr")

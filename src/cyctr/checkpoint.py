@@ -20,7 +20,7 @@ from cyctr.config import BackboneConfig, Config, ModelConfig, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
 from cyctr.model import Backbone, CyCTR, build
 from cyctr.model.tuning import SPECTRUM
-from cyctr.storage import write_atomically
+from cyctr.storage import sweep, write_atomically
 from cyctr.weights import INSIDE, load_model
 
 _BACKBONE, _AUXILIARY = "backbone.", "auxiliary."
@@ -50,6 +50,7 @@ def save_checkpoint(
     content = checkpoint_bytes(model, config, weights, half, auxiliary, data)
     try:
         write_atomically(Path(path), content)
+        sweep(Path(path))
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 

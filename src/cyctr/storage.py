@@ -68,6 +68,28 @@ def _remove_drafts(path: Path) -> None:
             draft.unlink()
 
 
+def sweep(path: Path) -> None:
+    """Removes drafts of a file that processes left which are no longer there; those of others, which may write it, stay."""
+    if os.name != "posix" or not path.parent.is_dir():
+        return
+    start = f".{path.name[:40]}."
+    for name in os.listdir(path.parent):
+        process = name.removeprefix(start).partition(".")[0]
+        if name.startswith(start) and name.endswith(_DRAFT) and process.isdecimal() and not _runs(int(process)):
+            with suppress(OSError):
+                path.with_name(name).unlink()
+
+
+def _runs(process: int) -> bool:
+    try:
+        os.kill(process, 0)  # asks only
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
     """Keeps a file, made if need be, locked against other processes; gives false where another has it.

@@ -19,7 +19,7 @@ from cyctr import json_files
 from cyctr.data.transforms import planes
 from cyctr.errors import DataError
 from cyctr.limits import SHOTS, SUPPORT_BYTES, SUPPORT_PIXELS, SUPPORT_SIDE, check_bytes
-from cyctr.storage import write_atomically
+from cyctr.storage import sweep, write_atomically
 from cyctr.types import IGNORE, Support
 from cyctr.visual.contact import tile
 from cyctr.visual.draw import PAPER, Pixels, to_pixels
@@ -88,6 +88,7 @@ class EncodedSupport:
                 archive.writestr(_entry(f"{shot}-label.png"), _png(Image.fromarray(self.labels[shot].numpy())))
         try:
             write_atomically(Path(path), buffer.getvalue())
+            sweep(Path(path))
         except OSError as error:
             raise DataError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
 
