@@ -16,7 +16,7 @@ from pathlib import Path
 OPEN = """
 import sys, time
 from pathlib import Path
-from cyctr.data.opening import open_dataset
+from cyctr.datasets.opening import open_dataset
 start = time.perf_counter()
 dataset = open_dataset(Path(sys.argv[1]))
 pools = {id(pool): pool for pool in dataset.pools.values()}.values()
@@ -27,9 +27,9 @@ EPISODES = """
 import sys, time
 from pathlib import Path
 from cyctr.config import protocol
-from cyctr.data.loading import TrainingEpisodes
+from cyctr.episodes.loading import TrainingEpisodes
 from cyctr.config import AugmentationConfig
-from cyctr.data.opening import open_dataset
+from cyctr.datasets.opening import open_dataset
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Setting
 evaluation = Evaluation(open_dataset(Path(sys.argv[1])), protocol("cyctr"))

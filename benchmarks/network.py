@@ -19,9 +19,9 @@ from pathlib import Path
 import torch
 
 from cyctr.config import PAPER
-from cyctr.losses import episode_loss
-from cyctr.model import CyCTR, build
-from cyctr.model.prior import prior_map
+from cyctr.methods.cyctr import CyCTR, build
+from cyctr.methods.cyctr.loss import episode_loss
+from cyctr.methods.cyctr.prior import prior_map
 from cyctr.types import Episode
 
 PRECISIONS = ("fp32", "bf16")

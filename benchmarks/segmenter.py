@@ -159,7 +159,7 @@ def tasks(names: Sequence[str], options: Mapping[str, Any]) -> dict[str, Any]:
     if options["threads"]:
         torch.set_num_threads(options["threads"])
     from cyctr import Segmenter
-    from cyctr.engine.evaluate import environment
+    from cyctr.evaluation.run import environment
 
     segmenter = Segmenter.from_pretrained(options["model"], device=options["device"])
     ready, device = time.time(), segmenter.device

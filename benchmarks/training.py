@@ -17,13 +17,13 @@ from typing import Any
 import torch
 
 from cyctr.config import Config, parse, preset, protocol, to_dict
-from cyctr.data.opening import open_dataset
+from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, episodes_together
-from cyctr.engine.evaluate import environment, prepare
-from cyctr.engine.folder import RunFolder, random_state
-from cyctr.engine.methods import with_weights
-from cyctr.engine.train import Options, Trainer
+from cyctr.evaluation.answering import with_weights
 from cyctr.evaluation.results import Results
+from cyctr.evaluation.run import environment, prepare
+from cyctr.training.run_folder import RunFolder, random_state
+from cyctr.training.trainer import Options, Trainer
 from cyctr.types import Features
 
 

@@ -14,9 +14,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 
 from cyctr import Episode
-from cyctr.engine import demonstration
-from cyctr.model.cycle_attention import nearest_neighbours
-from cyctr.model.grid import Grid
+from cyctr.backbones.grid import Grid
+from cyctr.methods.cyctr.cycle_attention import nearest_neighbours
+from cyctr.training import demonstration
 from cyctr.types import CrossTrace, CycleState
 from cyctr.visual.draw import BLUE, GREY, INK, PAPER, RED, enlarge, overlay, to_pixels
 

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from cyctr import CyctrError
-from cyctr.engine import demonstration
-from cyctr.engine.fit import overlaps, score
 from cyctr.evaluation.metrics import Counts
-from cyctr.losses import Losses
+from cyctr.methods.cyctr.loss import Losses
+from cyctr.training import demonstration
+from cyctr.training.fit import overlaps, score
 from cyctr.visual.episode import episode_sheet
 
 EPISODES = 96  # of classes never seen, to score

@@ -11,7 +11,7 @@ from PIL import Image
 from scipy import ndimage
 from skimage import data, filters
 
-from cyctr.imaging import write_values
+from cyctr.images.imaging import write_values
 
 ROWS, COLUMNS = 2, 5
 

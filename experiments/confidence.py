@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from cyctr.checkpoint import load_checkpoint
 from cyctr.config import InputConfig
-from cyctr.data.dataset import Dataset, Pixels
-from cyctr.data.gallery import Shot, scenes
-from cyctr.data.index import Index
-from cyctr.data.opening import open_dataset
-from cyctr.data.transforms import fit_image, fit_label, planes, restore
+from cyctr.datasets.dataset import Dataset, Pixels
+from cyctr.datasets.gallery import Shot, scenes
+from cyctr.datasets.index import Index
+from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
+from cyctr.images.geometry import fit_image, fit_label, planes, restore
 from cyctr.inference.confidence import CALIBRATIONS, Calibration, calibration_name, resemblance
-from cyctr.model import CyCTR
+from cyctr.methods.cyctr import CyCTR
 from cyctr.seeding import Stream
 from cyctr.types import Episode, Features, Prediction
 

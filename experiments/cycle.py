@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from cyctr.checkpoint import load_checkpoint
 from cyctr.config import protocol
-from cyctr.data.loading import Batch
-from cyctr.data.opening import open_dataset
+from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, episodes_together
-from cyctr.engine.evaluate import environment
-from cyctr.engine.methods import NetworkMethod
+from cyctr.episodes.loading import Batch
+from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation, score
 from cyctr.evaluation.results import Setting
-from cyctr.model import CyCTR
+from cyctr.evaluation.run import environment
+from cyctr.methods.cyctr import CyCTR
 from cyctr.types import Prediction
 
 WITH, OFF, WITHOUT = "with the cycle", "switched off", "without"

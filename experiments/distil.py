@@ -24,17 +24,16 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from cyctr.backbones.backbone import STRIDE, Backbone
+from cyctr.backbones.weights import find, load_backbone
 from cyctr.config import BackboneConfig, preset
-from cyctr.data.opening import open_dataset
-from cyctr.data.pictures import Store, open_store
-from cyctr.data.transforms import warp
+from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, half_pays
-from cyctr.engine.evaluate import environment
-from cyctr.engine.methods import with_weights
-from cyctr.model import Backbone
-from cyctr.model.backbone import STRIDE
+from cyctr.episodes.augmentation import warp
+from cyctr.episodes.image_store import Store, open_store
+from cyctr.evaluation.answering import with_weights
+from cyctr.evaluation.run import environment
 from cyctr.seeding import Stream, random_bits
-from cyctr.weights import find, load_backbone
 
 _SMALLEST = 0.5  # of the longest side of an image: the side of a crop
 _SPACING = 0x9E3779B1  # odd, so that no two seeds below 2**32 draw the same crops

@@ -1,7 +1,7 @@
 """How good networks are on classes that PASCAL VOC does not have: `python experiments/gallery.py METHOD ...`.
 
 A METHOD is a checkpoint, lite0 or resnet50, a reference such as prototype, or segmenter:lite0, which answers as `cyctr segment`
-does and not as the network alone. Each is scored on the gallery's photographs (`cyctr.data.gallery`), and a picture of its
+does and not as the network alone. Each is scored on the gallery's photographs (`cyctr.datasets.gallery`), and a picture of its
 answers is written. Support and query of a scene come from one photograph, so this is easier than real use: it says what a
 network can do, not how it compares.
 
@@ -26,14 +26,14 @@ import torch
 
 from cyctr import Segmenter
 from cyctr.config import InputConfig, protocol
-from cyctr.data.gallery import Shot, scenes
-from cyctr.data.opening import open_dataset
-from cyctr.data.transforms import fit_image, fit_label, planes, restore
+from cyctr.datasets.gallery import Shot, scenes
+from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
-from cyctr.engine.methods import open_method
+from cyctr.evaluation.answering import open_method
 from cyctr.evaluation.metrics import Counts, count
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Setting
+from cyctr.images.geometry import fit_image, fit_label, planes, restore
 from cyctr.types import Episode
 from cyctr.visual.contact import Block, contact_sheet, tile
 from cyctr.visual.draw import BLUE, GREEN, RED

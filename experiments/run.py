@@ -30,24 +30,24 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from cyctr.backbones.weights import CATALOGUE
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
 from cyctr.config import Config, ModelConfig, ProtocolConfig, from_dict, parse, preset, protocol, to_dict
-from cyctr.data.dataset import Dataset
-from cyctr.data.joined import learn_from_everything
-from cyctr.data.opening import open_dataset
-from cyctr.data.pictures import Store, open_store
+from cyctr.datasets.dataset import Dataset
+from cyctr.datasets.joined import learn_from_everything
+from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, episodes_together, free_memory
-from cyctr.engine import session
-from cyctr.engine.evaluate import environment
-from cyctr.engine.folder import RunFolder
-from cyctr.engine.methods import NetworkMethod, along_edges, with_weights
-from cyctr.engine.train import Options, Trainer, with_held_out
+from cyctr.episodes.image_store import Store, open_store
 from cyctr.errors import CyctrError
+from cyctr.evaluation.answering import NetworkMethod, along_edges, with_weights
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, Setting
+from cyctr.evaluation.run import environment
 from cyctr.storage import write_atomically
+from cyctr.training import loop as session
+from cyctr.training.run_folder import RunFolder
+from cyctr.training.trainer import Options, Trainer, with_held_out
 from cyctr.types import Episode, Features, Prediction
-from cyctr.weights import CATALOGUE
 from cyctr.words import one_line
 
 _WATCHED = 300  # episodes of each point of a curve

@@ -1,6 +1,6 @@
 """What the settings of the Segmenter bring on the gallery: `python experiments/settings.py`.
 
-Mean IoU over the twelve scenes of `cyctr.data.gallery`, whose supports and queries are crops of one photograph: easier than
+Mean IoU over the twelve scenes of `cyctr.datasets.gallery`, whose supports and queries are crops of one photograph: easier than
 real use, and few. It says what a setting does, not what it will do for you. Writes results/settings-MODEL.json.
 """
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from cyctr import Segmenter
-from cyctr.data.gallery import scenes
+from cyctr.datasets.gallery import scenes
 from cyctr.evaluation.metrics import Counts, count
 
 CHOICES = {

@@ -11,7 +11,7 @@ from making import episode, tiny
 from parcels import random_state, truncate
 from safetensors.torch import load_file, save_file
 
-from cyctr.checkpoint import describe_checkpoint, load_checkpoint, pack, save_checkpoint, unpack
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint, load_model, pack, save_checkpoint, unpack
 from cyctr.config import (
     ABLATIONS,
     RELEASED,
@@ -25,8 +25,7 @@ from cyctr.config import (
     to_dict,
 )
 from cyctr.errors import CheckpointError, CyctrError
-from cyctr.model import build
-from cyctr.weights import load_model
+from cyctr.methods.cyctr import build
 
 
 @pytest.fixture

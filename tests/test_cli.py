@@ -12,11 +12,11 @@ from typer.testing import CliRunner
 
 import cyctr
 from cyctr import cli
+from cyctr.backbones.weights import CATALOGUE
 from cyctr.config import PAPER, BackboneConfig
-from cyctr.data.gallery import PLANS
+from cyctr.datasets.gallery import PLANS
 from cyctr.inference.showcase import is_page
-from cyctr.model import build
-from cyctr.weights import CATALOGUE
+from cyctr.methods.cyctr import build
 
 SCRIPT = Path(sys.executable).parent / "cyctr"
 HEAVY = ("torch", "timm", "torchvision", "numpy")

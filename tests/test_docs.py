@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import typer
-from data.miniature import write
 from learning import photos
 from making import small_checkpoint
+from miniature import write
 
 from cyctr import limits, pretrained
+from cyctr.backbones.weights import cache, find
 from cyctr.checkpoint import describe_checkpoint
 from cyctr.cli import app
 from cyctr.config import ABLATIONS, PRESETS, Config, settings
-from cyctr.model import build
-from cyctr.weights import cache, find
+from cyctr.methods.cyctr import build
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md", *sorted((ROOT / "docs").glob("*.md"))]

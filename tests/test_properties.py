@@ -12,18 +12,18 @@ from scipy import ndimage
 
 from cyctr import json_files
 from cyctr.config import InputConfig
-from cyctr.data import folds
-from cyctr.data.coco_json import Content, Picture, shapes_of
-from cyctr.data.dataset import Dataset
-from cyctr.data.index import Index, Survey
-from cyctr.data.sampler import Sampler
-from cyctr.data.transforms import content_size, fit_image, fit_label, restore, restore_rows
+from cyctr.datasets import folds
+from cyctr.datasets.dataset import Dataset
+from cyctr.datasets.index import Index, Survey
+from cyctr.datasets.instances import Content, Picture, shapes_of
+from cyctr.episodes.sampler import Sampler
 from cyctr.errors import DataError
-from cyctr.formats.coco import CocoWriter
+from cyctr.formats.coco_writer import CocoWriter
 from cyctr.formats.contours import contours, rings
-from cyctr.imaging import _orientation, _upright
+from cyctr.images.geometry import content_size, fit_image, fit_label, restore, restore_rows
+from cyctr.images.imaging import _orientation, _upright
 from cyctr.inference.inputs import Polygons, to_label
-from cyctr.inference.outlines import coco_outlines
+from cyctr.inference.supports.outlines import coco_outlines
 from cyctr.inference.tiles import Canvas, Window, windows
 
 settings.register_profile(

@@ -9,20 +9,19 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from cyctr.checkpoint import load_checkpoint, save_checkpoint
+    from cyctr.checkpoint import load_checkpoint, load_model, save_checkpoint
     from cyctr.config import Config, ModelConfig, preset
-    from cyctr.engine.entry import train
     from cyctr.errors import CyctrError
     from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter
-    from cyctr.model import CyCTR, build
+    from cyctr.methods.cyctr import CyCTR, build
+    from cyctr.training.entry import train
     from cyctr.types import Episode, Prediction, Support
-    from cyctr.weights import load_model
 
 _HOME = {
     "Box": "inference",
     "Clicker": "inference",
     "Config": "config",
-    "CyCTR": "model",
+    "CyCTR": "methods.cyctr",
     "CyctrError": "errors",
     "EncodedSupport": "inference",
     "Episode": "types",
@@ -33,12 +32,12 @@ _HOME = {
     "Segmentation": "inference",
     "Segmenter": "inference",
     "Support": "types",
-    "build": "model",
+    "build": "methods.cyctr",
     "load_checkpoint": "checkpoint",
-    "load_model": "weights",
+    "load_model": "checkpoint",
     "preset": "config",
     "save_checkpoint": "checkpoint",
-    "train": "engine.entry",
+    "train": "training.entry",
 }
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Weights and config <-> one .safetensors file.
 
-The frozen backbone is not in it: it is the same for everyone and comes from `cyctr.weights`, as the config says. What of it
-was tuned is; and all of it, where `backbone.weights` says that it is inside.
+The frozen backbone is not in it: it is the same for everyone, and the config says where it comes from. What of
+it was tuned is; and all of it, where `backbone.weights` says that it is inside.
 """
 
 import hashlib
@@ -16,15 +16,21 @@ from safetensors.torch import save as serialize
 from torch import Tensor
 
 from cyctr import json_files
+from cyctr.backbones.backbone import Backbone
+from cyctr.backbones.tuning import SPECTRUM
+from cyctr.backbones.weights import INSIDE, load_backbone
 from cyctr.config import BackboneConfig, Config, ModelConfig, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.model import Backbone, CyCTR, build
-from cyctr.model.tuning import SPECTRUM
+from cyctr.methods.cyctr import CyCTR, build
 from cyctr.storage import sweep, write_atomically
-from cyctr.weights import INSIDE, load_model
 
 _BACKBONE, _AUXILIARY = "backbone.", "auxiliary."
 _FORMAT, _ABOUT, _CHECKSUM = "cyctr-2", "about", "sha256"
+
+
+def load_model(config: ModelConfig) -> CyCTR:
+    """The network of a configuration in evaluation mode, its backbone loaded and the rest untrained."""
+    return CyCTR(config, load_backbone(config.backbone)).eval()
 
 
 def save_checkpoint(

@@ -23,20 +23,20 @@ import traceback
 from collections import Counter
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 import mutating
 import numpy as np
 import torch
-from inference.test_supports import coco_beside, labelme_polygons
+from labelled_folders import coco_beside, labelme_polygons
 from learning import photos as classes
 from PIL import Image
 from segmenting import checkpoint, files, labelled, photo, photos, scene
 
 from cyctr import cli
-from cyctr.engine import session
 from cyctr.errors import DataError
-from cyctr.imaging import image_size
+from cyctr.images.imaging import image_size
+from cyctr.training import loop as session
 
 HANG = 20  # seconds of computing
 PATIENCE = 10  # times as long may a command wait

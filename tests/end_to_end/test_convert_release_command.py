@@ -8,14 +8,14 @@ import torch
 from making import assert_one_line
 from PIL import Image
 
+from cyctr.backbones.weights import load_backbone
 from cyctr.checkpoint import load_checkpoint
 from cyctr.config import RELEASED, BackboneConfig
-from cyctr.engine.release import UNUSED, name_in_release
 from cyctr.errors import WeightsError
 from cyctr.evaluation.results import Results
-from cyctr.model import build
+from cyctr.methods.cyctr import build
+from cyctr.release_checkpoint import UNUSED, name_in_release
 from cyctr.seeding import Stream
-from cyctr.weights import load_backbone
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*confidence.*")
 

@@ -6,8 +6,8 @@ import sys
 
 import numpy as np
 import pytest
-from data.miniature import class_mask_folder, labelled_folder, picture, state, truncate
 from making import assert_one_line, tiny
+from miniature import class_mask_folder, labelled_folder, picture, state, truncate
 from PIL import Image
 from reading import Reader
 from typer.testing import CliRunner
@@ -15,8 +15,8 @@ from typer.testing import CliRunner
 import cyctr
 from cyctr import cli
 from cyctr.config import AugmentationConfig, Config, TrainingConfig
-from cyctr.data.opening import open_dataset
-from cyctr.data.sampler import Sampler
+from cyctr.datasets.opening import open_dataset
+from cyctr.episodes.sampler import Sampler
 from cyctr.evaluation import protocol
 from cyctr.evaluation.results import Results, Setting, fold_table
 from cyctr.storage import locked

@@ -9,11 +9,12 @@ import pytest
 import torch
 from learning import textures
 
+from cyctr.backbones.backbone import Backbone
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint, save_checkpoint
 from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig, parse, settings, to_dict
-from cyctr.data.opening import open_dataset
-from cyctr.data.pictures import open_store
-from cyctr.model import Backbone, build
+from cyctr.datasets.opening import open_dataset
+from cyctr.episodes.image_store import open_store
+from cyctr.methods.cyctr import build
 from cyctr.types import Prediction
 
 FOLDER = Path(__file__).parents[2] / "experiments"

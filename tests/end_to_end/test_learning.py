@@ -4,10 +4,10 @@ import torch
 from making import tiny
 
 from cyctr.config import RELEASED, EncoderConfig, ModelConfig
-from cyctr.data.synthetic import SyntheticEpisodes
-from cyctr.engine import demonstration
-from cyctr.engine.fit import fit, score
-from cyctr.model import CyCTR
+from cyctr.datasets.synthetic import SyntheticEpisodes
+from cyctr.methods.cyctr import CyCTR
+from cyctr.training import demonstration
+from cyctr.training.fit import fit, score
 
 
 def test_half_a_minute_of_training_beats_the_untrained_network_by_far_on_classes_it_has_never_seen():

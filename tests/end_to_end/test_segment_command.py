@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 import pytest
-from inference.test_supports import LAYOUTS
+from labelled_folders import LAYOUTS
 from making import assert_one_line
 from PIL import Image
 from segmenting import MODEL, checkpoint, files, labelled, photo, photos, scene
@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from cyctr import cli
 from cyctr.formats import FORMATS
-from cyctr.imaging import read_image
+from cyctr.images.imaging import read_image
 from cyctr.inference import Segmenter
-from cyctr.inference.ledger import Ledger
+from cyctr.inference.folder.ledger import Ledger
 from cyctr.storage import locked
 
 pytestmark = pytest.mark.filterwarnings("always::UserWarning")  # notes are warnings
@@ -568,7 +568,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(what, segment, tmp
         return real(path, mode, *rest, **more)
 
     with monkeypatch.context() as patch:
-        for name in ("imaging", "formats.writing", "inference.ledger"):
+        for name in ("images.imaging", "formats.writing", "inference.folder.ledger"):
             patch.setattr(sys.modules[f"cyctr.{name}"], "write_atomically", write)
         patch.setattr(Path, "open", opened)
         result = segment()

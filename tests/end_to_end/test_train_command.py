@@ -11,21 +11,21 @@ from functools import partial
 from typing import NamedTuple
 
 import pytest
-from data.miniature import state
 from learning import photos, timeless
 from making import assert_one_line
+from miniature import state
 from typer.testing import CliRunner
 
 from cyctr import cli
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import PRESETS, Config, choices, from_dict, settings, value_at
-from cyctr.data import synthetic_pool
-from cyctr.data.dataset import Dataset
-from cyctr.engine.folder import CURVES, LAST, STATE, RunFolder
-from cyctr.engine.train import Options
+from cyctr.datasets import synthetic_pool
+from cyctr.datasets.dataset import Dataset
 from cyctr.errors import TrainingError
 from cyctr.evaluation.results import Results, Setting
 from cyctr.storage import locked
+from cyctr.training.run_folder import CURVES, LAST, STATE, RunFolder
+from cyctr.training.trainer import Options
 
 SMALL = {
     "--weights": "tiny",
@@ -267,7 +267,7 @@ def asked(run, things, tmp_path, monkeypatch):
         caught.append(Asked(config, options, dataset, fold))
         raise CaughtError("caught")
 
-    monkeypatch.setattr("cyctr.engine.train.Trainer", instead)
+    monkeypatch.setattr("cyctr.training.trainer.Trainer", instead)
 
     def main(*given):
         assert_one_line(run("train", "--data", things, "--output", tmp_path / "out", *given), "caught")
@@ -577,7 +577,7 @@ def test_a_machine_whose_memory_does_not_suffice_is_told_what_to_lower(error, tr
     def fail(*_):
         raise error
 
-    monkeypatch.setattr("cyctr.engine.train.Trainer.losses", fail)
+    monkeypatch.setattr("cyctr.training.trainer.Trainer.losses", fail)
     words = ("this machine's memory does not suffice for 4 episodes at a time", "--accumulate (now 1)", "size (now 65)")
     assert_one_line(train(), *words)
 
@@ -670,7 +670,7 @@ def test_a_run_says_after_a_few_steps_how_long_it_will_take(train):
 
 def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, monkeypatch):
     monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
-    monkeypatch.setattr("cyctr.engine.session._LOG_STEPS", 1)
+    monkeypatch.setattr("cyctr.training.loop._LOG_STEPS", 1)
     error = train()[2]
     assert re.search(rf"  12 of 16 episodes  {LOST}\d+\.\d episodes/s  \d+ s left\n", error), error
     assert re.search(rf"  16 of 16 episodes  {LOST}\d+\.\d episodes/s  0 s left\n", error), error
@@ -678,7 +678,7 @@ def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, m
 
 def test_a_run_without_the_auxiliary_loss_tells_of_one_loss_alone_and_counts_whole_steps(train, monkeypatch):
     monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
-    monkeypatch.setattr("cyctr.engine.session._LOG_STEPS", 1)
+    monkeypatch.setattr("cyctr.training.loop._LOG_STEPS", 1)
     _, output, error = train("--model.auxiliary", "false", "--training.episodes", 15)
     assert "16 episodes, 4 a step" in output
     assert re.search(r"  16 of 16 episodes  Dice 0\.\d+  \d+\.\d episodes/s  0 s left\n", error), error

@@ -8,12 +8,12 @@ from measuring import CPU, NAMES, SMALL, Album, album, constant, dataset, ellips
 from sklearn.metrics import confusion_matrix
 
 from cyctr.config import PROTOCOLS, InputConfig, ProtocolConfig
-from cyctr.data.transforms import restore
 from cyctr.errors import ConfigError, DataError
 from cyctr.evaluation import protocol as protocols
 from cyctr.evaluation.metrics import Counts
 from cyctr.evaluation.protocol import Evaluation, in_one_step, masks
 from cyctr.evaluation.results import Results, Setting, merge
+from cyctr.images.geometry import restore
 from cyctr.types import Prediction
 
 ODD = ((375, 499), (333, 500), (281, 413), (199, 201), (61, 37))

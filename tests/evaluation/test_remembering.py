@@ -6,9 +6,9 @@ from making import tiny
 from measuring import CPU, SMALL, album, constant, dataset, measure, noise
 
 from cyctr.config import BackboneConfig
-from cyctr.data.loading import Batch
-from cyctr.data.sampler import Draw
-from cyctr.engine.methods import NetworkMethod
+from cyctr.episodes.loading import Batch
+from cyctr.episodes.sampler import Draw
+from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.remembering import FeatureMethod, Remembering
 from cyctr.evaluation.results import Setting

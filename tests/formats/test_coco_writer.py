@@ -9,7 +9,7 @@ from pycocotools import mask as drawing
 from pycocotools.coco import COCO
 from shapes import EDGE_CASES, blobs, disc, filled, found, full, iou, nothing, one_pixel, regions, ring, speckle
 
-from cyctr.data.folder import open_folder
+from cyctr.datasets.own_folder import open_folder
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import open_writer
 

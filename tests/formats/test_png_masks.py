@@ -5,10 +5,10 @@ import pytest
 from PIL import Image
 from shapes import EDGE_CASES, blobs, disc, found, full, nothing, one_pixel, speckle
 
-from cyctr.data.folder import open_folder
+from cyctr.datasets.own_folder import open_folder
 from cyctr.errors import DataError
 from cyctr.formats import open_writer
-from cyctr.imaging import read_values, voc_palette
+from cyctr.images.imaging import read_values, voc_palette
 
 
 @pytest.mark.parametrize("mask", [*EDGE_CASES.values(), blobs(0), speckle(0)])

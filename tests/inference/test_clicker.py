@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from segmenting import scene
 
+from cyctr.backbones.weights import REFINERS, cache
 from cyctr.errors import ConfigError, DataError, WeightsError
 from cyctr.inference import Clicker
 from cyctr.inference.clicker import EncodedImage
-from cyctr.weights import REFINERS, cache
 
 SIZE = (120, 160)
 

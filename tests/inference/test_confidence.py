@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from cyctr.backbones.weights import CATALOGUE
 from cyctr.config import BackboneConfig
 from cyctr.errors import DataError
 from cyctr.inference import confidence as confidences
 from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, Calibration, calibration_name
-from cyctr.weights import CATALOGUE
 
 
 def resemblance(probability, similarity):

@@ -11,7 +11,7 @@ import torch
 from PIL import Image, ImageDraw, ImageOps
 
 from cyctr.errors import ConfigError, DataError
-from cyctr.imaging import EXTENSIONS, voc_palette
+from cyctr.images.imaging import EXTENSIONS, voc_palette
 from cyctr.inference.inputs import Box, Polygons, to_image, to_label
 from cyctr.limits import IMAGE_PIXELS
 from cyctr.types import SMALLEST_SIDE

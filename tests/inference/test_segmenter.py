@@ -14,17 +14,17 @@ from PIL import Image
 from segmenting import checkpoint
 
 from cyctr.config import BackboneConfig
-from cyctr.data import transforms
-from cyctr.data.transforms import fit_image, planes, restore
 from cyctr.errors import CheckpointError, ConfigError, DataError
+from cyctr.images import geometry as transforms
+from cyctr.images.edges import follow_edges
+from cyctr.images.geometry import fit_image, planes, restore
 from cyctr.inference import Box, Polygons, Segmenter, tiles
 from cyctr.inference import result as result_module
 from cyctr.inference import segmenter as segmenter_module
 from cyctr.inference.confidence import Calibration
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.tiles import Window
-from cyctr.model import build
-from cyctr.model.edges import follow_edges
+from cyctr.methods.cyctr import build
 
 SIZES = ((40, 50), (90, 30), (65, 65), (31, 200))
 

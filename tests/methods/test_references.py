@@ -5,11 +5,11 @@ import torch
 import torch.nn.functional as F
 from making import episode, one
 
+from cyctr.backbones.backbone import Backbone
 from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError, WeightsError
 from cyctr.methods import REFERENCES, reference
 from cyctr.methods.references import PRIOR_THRESHOLD, PROTOTYPE_LEVEL, Constant, NearestPrototype, PriorThreshold
-from cyctr.model import Backbone
 from cyctr.types import Episode
 
 CPU = torch.device("cpu")

@@ -16,11 +16,11 @@ import torch
 from torch import nn
 
 from cyctr.config import RELEASED
-from cyctr.engine.optimization import Optimization
-from cyctr.engine.release import UNUSED, from_release, name_in_release
-from cyctr.losses import episode_loss
-from cyctr.model.released import ReleasedSampler
-from cyctr.model.sampling import Sample
+from cyctr.methods.cyctr.loss import episode_loss
+from cyctr.methods.cyctr.released import ReleasedSampler
+from cyctr.methods.cyctr.sampling import Sample
+from cyctr.release_checkpoint import UNUSED, from_release, name_in_release
+from cyctr.training.optimiser import Optimization
 from cyctr.types import CycleState, Episode
 
 FOLDER = Path(__file__).parent

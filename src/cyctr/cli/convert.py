@@ -20,7 +20,7 @@ def convert_release(
 
     The result answers as the release does: cyctr evaluate --method OUTPUT --protocol released measures it as the release was.
     """
-    from cyctr.engine.release import convert_release as convert
+    from cyctr.release_checkpoint import convert_release as convert
 
     if output.exists() and not force:
         raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")

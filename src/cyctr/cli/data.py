@@ -9,7 +9,7 @@ import typer
 from cyctr.cli import options
 
 if TYPE_CHECKING:
-    from cyctr.data.dataset import Dataset
+    from cyctr.datasets.dataset import Dataset
 
 app = typer.Typer(help="Look at a dataset before measuring on it.", no_args_is_help=True)
 
@@ -24,7 +24,7 @@ def check_data(
     """List every problem of a dataset: missing and damaged files, masks that do not fit, classes with too few images."""
     from rich.console import Console
 
-    from cyctr.data.check import check
+    from cyctr.datasets.check import check
     from cyctr.errors import DataError
 
     with options.progress_bar("reading masks") as progress:
@@ -55,7 +55,7 @@ def data_info(
     from dataclasses import replace
 
     from cyctr import config
-    from cyctr.data.sizes import list_sizes
+    from cyctr.episodes.sizes import list_sizes
 
     opened = dataset()
     chosen = replace(config.protocol(protocol), drop_novel=drop_novel)

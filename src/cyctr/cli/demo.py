@@ -19,7 +19,7 @@ def demo(
 
     Prints the IoU where truth is known, and writes OUTPUT/index.html: support, query, mask and cycle map of each class.
     """
-    from cyctr.imaging import write_image
+    from cyctr.images.imaging import write_image
     from cyctr.inference.showcase import draw_sheet, is_page, show, table, write_page
 
     page, sheet = output / "index.html", output / "demo.png"

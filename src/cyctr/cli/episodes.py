@@ -9,7 +9,7 @@ import typer
 from cyctr.cli import options
 
 if TYPE_CHECKING:
-    from cyctr.data.dataset import Dataset
+    from cyctr.datasets.dataset import Dataset
 
 
 @options.takes_data()
@@ -33,10 +33,10 @@ def episodes(
     from dataclasses import replace
 
     from cyctr import config
-    from cyctr.engine.evaluate import prepare
-    from cyctr.engine.look import episode_contact_sheet
     from cyctr.errors import ConfigError, DataError
+    from cyctr.evaluation.preview import episode_contact_sheet
     from cyctr.evaluation.results import Setting
+    from cyctr.evaluation.run import prepare
 
     if sheet is not None and sheet.exists() and not force:
         raise ConfigError(f"{sheet}: is there already; replace it with --force, or choose another --sheet")

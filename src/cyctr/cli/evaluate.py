@@ -16,7 +16,7 @@ from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
     from cyctr.config import ProtocolConfig
-    from cyctr.data.dataset import Dataset
+    from cyctr.datasets.dataset import Dataset
     from cyctr.evaluation.results import Results
 
 _SAVE_SECONDS, _TELL_SECONDS = 20, 30
@@ -76,9 +76,9 @@ def evaluate(
     import os
 
     from cyctr.devices import episodes_together
-    from cyctr.engine.evaluate import draw_pictures, prepare
-    from cyctr.engine.methods import check_method, input_size
+    from cyctr.evaluation.answering import check_method, input_size
     from cyctr.evaluation.results import Results, markdown, write_text
+    from cyctr.evaluation.run import draw_pictures, prepare
 
     if encode not in ("once", "always"):
         raise ConfigError(f"--encode is {encode!r}; expected once or always")

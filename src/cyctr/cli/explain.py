@@ -38,7 +38,7 @@ def explain(
 
     Grey ones are lost on the way and not attended to.
     """
-    from cyctr.inference.explain import explain as explained
+    from cyctr.inference.explanation import explain as explained
     from cyctr.inference.segmenter import check_settings
 
     if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".html"):

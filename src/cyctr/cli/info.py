@@ -18,7 +18,7 @@ def info(
     from rich.table import Table
 
     from cyctr import config
-    from cyctr.model import build
+    from cyctr.methods.cyctr import build
 
     chosen = config.preset(preset)
     chosen = replace(chosen, model=replace(chosen.model, backbone=replace(chosen.model.backbone, name=backbone)))

@@ -17,7 +17,7 @@ from cyctr.errors import ConfigError
 from cyctr.words import listed
 
 if TYPE_CHECKING:
-    from cyctr.data.dataset import Dataset, Progress
+    from cyctr.datasets.dataset import Dataset, Progress
     from cyctr.inference import EncodedSupport, Segmenter
 
 _PANEL = "Data"
@@ -57,7 +57,7 @@ def open_data(
     ] = 0,
 ) -> "Dataset":
     """The dataset that these options name."""
-    from cyctr.data.opening import open_dataset
+    from cyctr.datasets.opening import open_dataset
 
     names = None if test_classes is None else [name.strip() for name in test_classes.split(",") if name.strip()]
     return open_dataset(
@@ -180,7 +180,7 @@ def refuse_to_replace(*paths: Path, allowed: bool) -> None:
 
 def refuse_labelled(output: Path, support: Path) -> None:
     """Raises ConfigError for a file among labelled images that may be one of them, or a label: it is never replaced."""
-    from cyctr.imaging import EXTENSIONS
+    from cyctr.images.imaging import EXTENSIONS
 
     if output.suffix.lower() not in (*EXTENSIONS, ".json", ".txt") or not (output.is_file() and support.is_dir()):
         return
@@ -285,8 +285,8 @@ def read_supports(
         tile: side of the windows to cut around objects.
         queries: images that are to be segmented, and need no mask.
     """
-    from cyctr.inference.bulk import encode_labelled
-    from cyctr.inference.supports import find_supports
+    from cyctr.inference.folder.bulk import encode_labelled
+    from cyctr.inference.supports.reading import find_supports
 
     problems: list[str] = []
     shown: list[str] = []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from cyctr.data.prepare_pascal import Report
+    from cyctr.datasets.prepare_pascal import Report
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -33,7 +33,7 @@ def pascal(
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from cyctr.data.prepare_pascal import prepare_pascal
+    from cyctr.datasets.prepare_pascal import prepare_pascal
     from cyctr.errors import DataError
 
     console = Console(stderr=True)
@@ -54,7 +54,7 @@ def pascal(
 
 
 def _print(report: "Report") -> None:
-    from cyctr.data.prepare_pascal import OFFICIAL, Fate
+    from cyctr.datasets.prepare_pascal import OFFICIAL, Fate
 
     masks, links = report.masks, report.links
     print(f"PASCAL-5^i in {report.output}")

@@ -15,10 +15,10 @@ from cyctr.words import counted, one_line
 
 if TYPE_CHECKING:
     from cyctr.formats import Writer
-    from cyctr.inference.ledger import Ledger
-    from cyctr.inference.queries import Query
+    from cyctr.inference.folder.ledger import Ledger
+    from cyctr.inference.folder.queries import Query
     from cyctr.inference.segmenter import Segmenter, Settings
-    from cyctr.inference.support import EncodedSupport
+    from cyctr.inference.supports.encoded import EncodedSupport
 
 _SHOWN = 20  # problems on the screen
 _MASKS, _TUNING = "Masks", "How images are looked at"
@@ -136,8 +136,8 @@ def segment(
     Images that cannot be read are left out and named at the end; the exit code is 1 then.
     """
     from cyctr.formats import FORMATS
-    from cyctr.inference.ledger import OVERLAYS, PAGE, PREDICTIONS, REVIEW
-    from cyctr.inference.queries import find_queries
+    from cyctr.inference.folder.ledger import OVERLAYS, PAGE, PREDICTIONS, REVIEW
+    from cyctr.inference.folder.queries import find_queries
     from cyctr.inference.segmenter import check_settings, prepare_refiner
 
     if form not in FORMATS:
@@ -185,7 +185,7 @@ def segment(
         problems = _run(segmenter, supports, queries, ledger, writer, settings, overlapping, pictures, batch)
         writer.finish()
         if review:
-            from cyctr.inference.review import write_review
+            from cyctr.inference.folder.review import write_review
 
             write_review(output, ledger.records, list(supports))
         ledger.finish(problems)
@@ -205,7 +205,7 @@ def _open(
 ) -> "tuple[Ledger, Writer]":
     """What goes on with an earlier run, or begins a new one."""
     from cyctr.formats import open_writer
-    from cyctr.inference.ledger import Ledger
+    from cyctr.inference.folder.ledger import Ledger
 
     open_writer(form, output / ".none", names, **masks)  # a choice that it does not have shows before anything is removed
     ledger = Ledger.open(output, about, force, _note)
@@ -224,7 +224,7 @@ def _run(
     batch: int | None,
 ) -> dict[str, str]:
     """Segments what is not done yet; what stops it finds the rest as it was."""
-    from cyctr.inference.bulk import segment_folder
+    from cyctr.inference.folder.bulk import segment_folder
 
     todo = ledger.remaining(queries, writer, pictures, _note)
     done = len(queries) - len(todo)
@@ -258,7 +258,7 @@ def _run(
 
 def _own_files(support: Sequence[Path], query: Sequence[Path]) -> list[Path]:
     """What is no query: the folders of supports; of one that holds the queries, too, the labelled images and all masks."""
-    from cyctr.inference.supports import find_supports
+    from cyctr.inference.supports.reading import find_supports
 
     found: list[Path] = []
     for folder in support:
@@ -277,7 +277,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 def _check_places(support: Sequence[Path], query: Sequence[Path], output: Path) -> None:
     """Raises for paths that are not there, and for results that would go among the images."""
-    from cyctr.imaging import EXTENSIONS
+    from cyctr.images.imaging import EXTENSIONS
 
     for name, paths in (("--support", support), ("--query", query)):
         for path in paths:

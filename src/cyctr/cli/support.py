@@ -48,8 +48,8 @@ def info(
     picture: Annotated[Path | None, typer.Option("--picture", help="Also draw what it shows: a .png or .jpg.")] = None,
 ) -> None:
     """Say what a support's file holds."""
-    from cyctr.imaging import write_image
-    from cyctr.inference.support import pictured, read_support
+    from cyctr.images.imaging import write_image
+    from cyctr.inference.supports.encoded import pictured, read_support
 
     if picture is not None and picture.exists():
         raise ConfigError(f"{picture}: is there already; choose another --picture")

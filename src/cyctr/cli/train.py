@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from functools import partial
 
     from cyctr.config import Config
-    from cyctr.data.dataset import Dataset
-    from cyctr.engine.distributed import World
-    from cyctr.engine.folder import RunFolder
-    from cyctr.engine.train import Trainer
+    from cyctr.datasets.dataset import Dataset
+    from cyctr.training.distributed import World
+    from cyctr.training.run_folder import RunFolder
+    from cyctr.training.trainer import Trainer
 
 _PRESET = "best"
 _OF_THE_RUN = "with --resume the run's own"
@@ -112,9 +112,9 @@ def train(
     import torch
 
     from cyctr.devices import choose_device
-    from cyctr.engine.distributed import join
-    from cyctr.engine.folder import RunFolder
-    from cyctr.engine.train import Options, Trainer, kept_options
+    from cyctr.training.distributed import join
+    from cyctr.training.run_folder import RunFolder
+    from cyctr.training.trainer import Options, Trainer, kept_options
 
     folder = RunFolder(output)
     if resume and force:
@@ -184,7 +184,7 @@ def _config(
 ) -> "Config":
     """What the options ask for; they change a preset for the dataset, or the settings of the run that is resumed."""
     from cyctr import config as configs
-    from cyctr.engine.methods import with_weights
+    from cyctr.evaluation.answering import with_weights
 
     if resumed is not None and preset is None:
         base = world.share(resumed.settings)
@@ -209,7 +209,7 @@ def _yes_or_no(option: str, text: str) -> bool | None:
 
 def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | None", world: "World") -> tuple["Dataset", int]:
     """The dataset, and which fold of it is learned from: by default that of the run that is resumed."""
-    from cyctr.data.joined import ALL, fold_to_learn, learn_from_everything
+    from cyctr.datasets.joined import ALL, fold_to_learn, learn_from_everything
 
     opened = dataset()
     named = next((name for name in ("test_classes", "class_folds") if dataset.keywords[name] is not None), None)
@@ -251,7 +251,7 @@ def _introduce(trainer: "Trainer", resume: bool) -> None:
 
 def _run(trainer: "Trainer", asked: Sequence[int]) -> str:
     """Trains until it is done, or asked to stop."""
-    from cyctr.engine import session
+    from cyctr.training import loop as session
 
     watch = _Watch(trainer)
     with watch.bar:

@@ -16,8 +16,8 @@ def list_weights() -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from cyctr.backbones.weights import CATALOGUE, REFINERS, cache
     from cyctr.storage import cache_folder
-    from cyctr.weights import CATALOGUE, REFINERS, cache
 
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading, justify in (
@@ -50,7 +50,7 @@ def get_weights(
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-    from cyctr.weights import cache, find
+    from cyctr.backbones.weights import cache, find
 
     entry = find(name)
     console = Console(stderr=True)
@@ -66,9 +66,9 @@ def verify_weights(
     name: Annotated[str | None, typer.Argument(help="One name; default: all that are in the cache.")] = None,
 ) -> None:
     """Check the weights in the cache against their checksums."""
+    from cyctr.backbones.weights import CATALOGUE, REFINERS, cache, find
     from cyctr.errors import WeightsError
     from cyctr.storage import cache_folder
-    from cyctr.weights import CATALOGUE, REFINERS, cache, find
 
     entries = [find(name)] if name else [*CATALOGUE.values(), *REFINERS.values()]
     files = [(entry, cache.cached(entry)) for entry in entries]

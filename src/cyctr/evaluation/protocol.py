@@ -8,16 +8,16 @@ import torch
 from torch import Tensor
 
 from cyctr.config import ProtocolConfig, to_dict
-from cyctr.data.dataset import Dataset, Progress, Split
-from cyctr.data.index import Index
-from cyctr.data.loading import Batch, Memo, TestEpisodes
-from cyctr.data.sampler import Sampler
-from cyctr.data.transfer import Fetching
-from cyctr.data.transforms import restore_all
+from cyctr.datasets.dataset import Dataset, Progress, Split
+from cyctr.datasets.index import Index
+from cyctr.episodes.loading import Batch, Memo, TestEpisodes
+from cyctr.episodes.sampler import Sampler
 from cyctr.errors import ConfigError
 from cyctr.evaluation.metrics import Counts, count_pixels
 from cyctr.evaluation.remembering import FeatureMethod, Remembering
 from cyctr.evaluation.results import Results, Row, Run, Setting
+from cyctr.images.geometry import restore_all
+from cyctr.transfer import Fetching
 from cyctr.types import IGNORE, Episode, Prediction
 
 Method = Callable[[Episode], Prediction]

@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from cyctr.data.loading import Batch
+from cyctr.episodes.loading import Batch
 from cyctr.types import Episode, Features, Prediction
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cyctr.errors import ConfigError, DataError
-from cyctr.formats.coco import CocoWriter
+from cyctr.formats.coco_writer import CocoWriter
 from cyctr.formats.labelme import LabelmeWriter
 from cyctr.formats.npz import ArrayWriter
 from cyctr.formats.png import MaskWriter, NumberWriter, OverlapWriter

@@ -12,7 +12,7 @@ from PIL import Image
 
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats.writing import Found, Shared, by_class, check_key, file_names, is_there, save, size_of
-from cyctr.imaging import write_values
+from cyctr.images.imaging import write_values
 from cyctr.limits import CLASSES
 from cyctr.words import one_line
 

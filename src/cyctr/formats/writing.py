@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cyctr.errors import ConfigError, DataError
-from cyctr.imaging import image_size
+from cyctr.images.imaging import image_size
 from cyctr.storage import write_atomically
 from cyctr.words import listed, one_line
 

@@ -4,6 +4,6 @@ from cyctr.inference.clicker import Clicker
 from cyctr.inference.inputs import Box, Polygons
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.segmenter import Segmenter
-from cyctr.inference.support import EncodedSupport
+from cyctr.inference.supports.encoded import EncodedSupport
 
 __all__ = ["Box", "Clicker", "EncodedSupport", "ImageResult", "Polygons", "Segmentation", "Segmenter"]

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 
+from cyctr.backbones.weights import REFINERS, cache
 from cyctr.errors import ConfigError, DataError
 from cyctr.inference.cleaning import components
 from cyctr.inference.inputs import ImageLike, to_image
-from cyctr.weights import REFINERS, cache
 
 Floats = NDArray[np.float32]
 Bools = NDArray[np.bool_]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from cyctr.errors import ConfigError, DataError
-from cyctr.imaging import image_pixels, image_values, read_image, read_values
+from cyctr.images.imaging import image_pixels, image_values, read_image, read_values
 from cyctr.limits import check_outline
 from cyctr.types import IGNORE, SMALLEST_SIDE
 from cyctr.words import listed

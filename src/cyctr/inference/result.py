@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from cyctr.errors import DataError
-from cyctr.imaging import write_image, write_mask, write_values
+from cyctr.images.imaging import write_image, write_mask, write_values
 from cyctr.inference.cleaning import clean, components
 from cyctr.limits import CLASSES
 from cyctr.visual.draw import COLOURS, Pixels, overlay, overlays

@@ -21,25 +21,25 @@ from PIL import Image
 from torch import Tensor
 
 from cyctr import pretrained
+from cyctr.backbones.weights import CATALOGUE
+from cyctr.backbones.weights import cache as weights
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import InputConfig
-from cyctr.data.transforms import fit_image, fit_label, padding_of, planes, restore, restore_rows
 from cyctr.devices import choose_device, episodes_together, half_pays
 from cyctr.errors import ConfigError, DataError
-from cyctr.imaging import image_size
+from cyctr.images.edges import edge_maps, enlarge, follow
+from cyctr.images.geometry import fit_image, fit_label, padding_of, planes, restore, restore_rows
+from cyctr.images.imaging import image_size
 from cyctr.inference.cleaning import clean
 from cyctr.inference.clicker import EncodedImage, shared
 from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, confidence, resemblance
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
 from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.result import ImageResult, Segmentation
-from cyctr.inference.support import EncodedSupport, read_support
+from cyctr.inference.supports.encoded import EncodedSupport, read_support
 from cyctr.inference.tiles import Canvas, Window, around, closer, strips, windows
-from cyctr.model import CyCTR
-from cyctr.model.edges import edge_maps, enlarge, follow
+from cyctr.methods.cyctr import CyCTR
 from cyctr.types import IGNORE, Prediction
-from cyctr.weights import CATALOGUE
-from cyctr.weights import cache as weights
 
 Pixels = NDArray[np.uint8]
 T = TypeVar("T")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cyctr.data.gallery import Scene, scenes
+from cyctr.datasets.gallery import Scene, scenes
 from cyctr.errors import DataError
 from cyctr.evaluation.metrics import Counts, count
-from cyctr.inference.explain import explain
+from cyctr.inference.explanation import explain
 from cyctr.inference.result import Segmentation
 from cyctr.inference.segmenter import Segmenter
 from cyctr.storage import write_atomically

@@ -4,13 +4,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from cyctr.backbones.backbone import Backbone
+from cyctr.backbones.weights import load_backbone
 from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError
-from cyctr.model import Backbone
-from cyctr.model.pooling import masked_average
-from cyctr.model.prior import prior_map, support_vectors
+from cyctr.methods.cyctr.pooling import masked_average
+from cyctr.methods.cyctr.prior import prior_map, support_vectors
 from cyctr.types import Episode, Features, Prediction
-from cyctr.weights import load_backbone
 
 PRIOR_THRESHOLD = 0.4
 """Of 0.3, 0.4, ..., 0.9 the best on training classes (`docs/protocol.md`)."""

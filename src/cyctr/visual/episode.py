@@ -7,8 +7,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from cyctr.backbones.grid import Grid
 from cyctr.errors import DataError
-from cyctr.model.grid import Grid
 from cyctr.types import Episode, Prediction
 from cyctr.visual.draw import BLUE, GREEN, Pixels, cycle_map, enlarge, heat, majority_state, overlay, sheet, to_pixels
 

@@ -1,0 +1,288 @@
+"""Image -> Features: one adapter over timm's networks, frozen but for what is tuned, at output stride 8."""
+
+import copy
+import difflib
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import chain
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cyctr import compat
+from cyctr.backbones.grid import Grid
+from cyctr.backbones.tiny import TinyBody
+from cyctr.backbones.tuning import SPECTRUM, SpectralConv2d, factorise, settle, tune
+from cyctr.config import BackboneConfig
+from cyctr.errors import ConfigError, WeightsError
+from cyctr.speed.fusion import fold_batchnorms, use_depthwise, use_winograd
+from cyctr.types import Features
+
+STRIDE = 8
+_PROBE = 8 * STRIDE + 1  # pixels: shows where the cells sit
+_CHUNK_PIXELS = 2**18  # a 473-pixel image: on the CPU the maps of one fit the cache, those of several do not
+_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class Backbone(nn.Module):
+    """A frozen ImageNet network that gives middle and high features on one grid.
+
+    Its weights never train: they ask for no gradient, and it stays in evaluation mode, BatchNorms included, whatever `train()`
+    is called with. Where `config.tuned`, the singular values of its convolutions do. It normalises images itself.
+
+    Attributes:
+        mid_channels: channels of `Features.mid`, the two middle taps joined.
+        high_channels: channels of `Features.high`.
+        grid: where the cells sit among the pixels.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, config: BackboneConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.body, mean, std = _create_body(config)
+        if config.stride_in_1x1:
+            _move_strides(self.body, config.name)
+        if config.dilates_first:
+            _dilate_first_blocks(self.body, config.name)
+        self.requires_grad_(False).eval()
+        levels = _probe(self.body, config.name)
+        self.taps = config.taps or _default_taps(config.name, len(levels))
+        if self.taps[2] >= len(levels):
+            raise ConfigError(f"backbone.taps is {self.taps}; {config.name} has levels 0 to {len(levels) - 1}")
+        channels = [levels[tap].shape[1] for tap in self.taps]
+        self.mid_channels, self.high_channels = channels[0] + channels[1], channels[2]
+        self._placed = [_place(config.name, levels[tap].shape[-1]) for tap in self.taps]
+        # the cells are those of the tap at stride 8; without one, of the finest that is coarser
+        self._reference = min(range(3), key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
+        self.grid = replace(self._placed[self._reference], offset=config.offset or 0)
+        if config.tuned:
+            tune(self.body)  # after the probe, which would look for singular vectors
+        self.accelerated = False
+        shape = (1, 3, 1, 1)
+        self.register_buffer("mean", torch.tensor(config.mean or mean).view(shape), persistent=False)
+        self.register_buffer("std", torch.tensor(config.std or std).view(shape), persistent=False)
+
+    def forward(self, images: Tensor) -> Features:
+        """Features of (B, 3, H, W) RGB images, uint8 or float in [0, 1]."""
+        with torch.set_grad_enabled(self.config.tuned and torch.is_grad_enabled()):
+            if images.device.type == "cpu" and not torch.compiler.is_compiling():
+                pieces = images.split(max(1, _CHUNK_PIXELS // images[0, 0].numel()))
+            else:
+                pieces = (images,)
+            parts = [self._extract(piece) for piece in pieces]
+            return Features(*(maps[0] if len(maps) == 1 else torch.cat(maps) for maps in zip(*parts, strict=True)))
+
+    def _extract(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """The mid and high maps of a piece of the batch."""
+        scale = 255 if images.dtype == torch.uint8 else 1
+        images = (images.to(self.mean.dtype) / scale - self.mean) / self.std
+        if self.accelerated:
+            images = images.contiguous(memory_format=torch.channels_last)
+        levels = self.body(images)
+        taps = [levels[tap] for tap in self.taps]
+        if self.config.scale is not None:
+            taps = [tap * factor for tap, factor in zip(taps, self.config.scale, strict=True)]
+        size = taps[self._reference].shape[-2:]
+        pairs = zip(taps, self._placed, strict=True)
+        low, middle, high = (self.grid.regrid(tap, placed, size) for tap, placed in pairs)
+        return torch.cat([low, middle], 1), high
+
+    def train(self, mode: bool = True) -> Self:
+        """Stays in evaluation mode: a frozen network has no other."""
+        return super().train(False)
+
+    def load(self, state: Mapping[str, Tensor]) -> Self:
+        """Takes ImageNet weights with timm's names; a classifier among them is left out.
+
+        Raises:
+            WeightsError: they were made for another network.
+        """
+        if self.accelerated:
+            raise WeightsError(
+                f"{self.config.name} is accelerated and takes no weights any more; load them before accelerate()"
+            )
+        own = self.body.state_dict()
+        joined = {name: name.replace("_", ".", 1) for name in own}  # timm joins stem.0 to stem_0
+        flat = {name: other if name not in state and other in state else name for name, other in joined.items()}
+        needed = {name: flat[name] for name in own if not name.endswith(("num_batches_tracked", SPECTRUM))}
+        missing = [there for there in needed.values() if there not in state]
+        wrong = [there for here, there in needed.items() if there in state and state[there].shape != own[here].shape]
+        shared = {name.partition(".")[0] for name in needed.values()}
+        known = set(flat.values())
+        extra = [name for name in state if name not in known and name.partition(".")[0] in shared]
+        for problem, names in (("lack", missing), ("have another shape for", wrong), ("also have", extra)):
+            if names:
+                others = f" and {len(names) - 1} more" if len(names) > 1 else ""
+                raise WeightsError(
+                    f"the weights {problem} {names[0]!r}{others}; they were made for another network than "
+                    f"{self.config.name}: give the right file, or set backbone.name to its architecture"
+                )
+        self.body.load_state_dict({here: state[there].float() for here, there in needed.items()}, strict=False)
+        for layer in self.body.modules():
+            if isinstance(layer, SpectralConv2d):
+                layer.forget()
+        return self
+
+    def learning(self) -> Self:
+        """What learns in place of a tuned backbone: it has the same parameters, and is faster on a GPU.
+
+        Depthwise convolutions run as in `accelerate`, which on a CPU makes little difference here; memory is laid out channels
+        last.
+        """
+        factorise(self.body)  # before anything is compiled
+        same = {id(tensor): tensor for tensor in chain(self.parameters(), self.buffers())}
+        twin = copy.deepcopy(self, same)
+        use_depthwise(twin.body)
+        return twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def accelerate(self) -> Self:
+        """Rewrites the network for speed, its output unchanged to 1e-3: for inference, after the weights are loaded.
+
+        BatchNorms are folded into convolutions, memory is laid out channels last, wide 3x3 convolutions run by Winograd
+        on the CPU, depthwise ones by a kernel of their own on a GPU and without wide dilation on the CPU. A network whose
+        structure does not allow the folding keeps its BatchNorms. What was tuned stays so, and learns no more.
+        """
+        if self.accelerated:
+            return self
+        settle(self.body)
+        body = copy.deepcopy(self.body)
+        fold_batchnorms(body)
+        if not _agree(self.body, body):
+            body = copy.deepcopy(self.body)
+        use_winograd(body)
+        use_depthwise(body)
+        body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.body = body.requires_grad_(False).eval()
+        self.accelerated = True
+        return self
+
+
+def _create_body(config: BackboneConfig) -> tuple[nn.Module, Any, Any]:
+    """A network that maps normalised images to a list of feature maps, with the mean and std it was trained for."""
+    if config.name == "tiny":
+        return TinyBody(), _IMAGENET_MEAN, _IMAGENET_STD
+    timm = compat.timm()
+    if not timm.is_model(config.name):
+        near = difflib.get_close_matches(config.name, timm.list_models(), n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists them"
+        raise ConfigError(f"backbone.name is {config.name!r}; expected 'tiny' or the name of a timm network: {hint}")
+    try:
+        body = timm.create_model(config.name, features_only=True, output_stride=STRIDE)
+    except (
+        TypeError,
+        AssertionError,
+        RuntimeError,
+        AttributeError,
+        ValueError,
+    ):  # how timm says that it cannot dilate this one
+        try:
+            body = timm.create_model(config.name, features_only=True)
+        except (TypeError, AssertionError, RuntimeError, AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"backbone.name is {config.name!r}, which gives no feature maps ({error}); choose another"
+            ) from error
+        if all(isinstance(layer, _PLAIN_LAYERS) for layer in body.children()):
+            _dilate(body)
+    defaults = body.default_cfg
+    return body, defaults.get("mean", _IMAGENET_MEAN), defaults.get("std", _IMAGENET_STD)
+
+
+_PLAIN_LAYERS = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d)
+
+
+def _dilate(body: nn.Module) -> None:
+    """Keeps a plain chain of layers (VGG) at stride 8: later pools stop striding, later convolutions are dilated."""
+    stride = dilation = 1
+    for name, layer in body.named_children():
+        if isinstance(layer, nn.MaxPool2d):
+            if stride < STRIDE:
+                stride *= 2
+            else:
+                setattr(body, name, _DensePool(dilation))
+                dilation *= 2
+        elif isinstance(layer, nn.Conv2d) and dilation > 1:
+            layer.dilation = (dilation, dilation)
+            layer.padding = (dilation, dilation)  # they are all 3x3
+
+
+class _DensePool(nn.Module):
+    """A 2x2 maximum at every cell instead of every second one."""
+
+    def __init__(self, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+
+    def forward(self, maps: Tensor) -> Tensor:
+        padded = F.pad(maps, (0, self.dilation, 0, self.dilation), value=-torch.inf)
+        return F.max_pool2d(padded, 2, stride=1, dilation=self.dilation)
+
+
+def _move_strides(body: nn.Module, name: str) -> None:
+    """Moves the stride of each stage from the 3x3 to the 1x1 convolution of its first block, as in the original ResNet."""
+    for first, *_ in _bottleneck_stages(body, name, "stride_in_1x1"):
+        first.conv1.stride, first.conv2.stride = first.conv2.stride, first.conv1.stride
+
+
+def _dilate_first_blocks(body: nn.Module, name: str) -> None:
+    """Dilates the first block of each stage like its others.
+
+    timm dilates it like the stage before, which is right where a stage's stride sits in the 3x3 convolution. Where it sits in
+    the 1x1 before it, only this computes at every 2nd or 4th cell what the undilated network does.
+    """
+    for first, second, *_ in _bottleneck_stages(body, name, "dilate_first"):
+        first.conv2.dilation, first.conv2.padding = second.conv2.dilation, second.conv2.padding
+
+
+def _bottleneck_stages(body: nn.Module, name: str, setting: str) -> list[Any]:
+    """The stages of a ResNet, each a chain of blocks."""
+    stages = [stage for stage in body.children() if isinstance(stage, nn.Sequential) and hasattr(stage[0], "conv3")]
+    if not stages:
+        raise ConfigError(
+            f"backbone.{setting} is set for {name}; only ResNets with bottleneck blocks have that form: set it to false"
+        )
+    return stages
+
+
+def _probe(body: nn.Module, name: str) -> list[Tensor]:
+    try:
+        with torch.no_grad():
+            levels = list(body(torch.zeros(1, 3, _PROBE, _PROBE)))
+    except (AssertionError, RuntimeError, ValueError) as error:
+        raise ConfigError(
+            f"backbone.name is {name!r}, which does not take images of any size ({error}); choose another"
+        ) from error
+    if len(levels) < 3:
+        raise ConfigError(f"backbone.name is {name!r}, which has {len(levels)} feature levels; expected at least 3")
+    if any(level.ndim != 4 or level.shape[-1] != level.shape[-2] for level in levels):
+        raise ConfigError(f"backbone.name is {name!r}, whose features are not (B, C, H, W) maps; choose another")
+    return levels
+
+
+def _default_taps(name: str, levels: int) -> tuple[int, int, int]:
+    if name.startswith("vgg"):
+        return 2, 3, 4  # convolution blocks 3, 4 and 5; the sixth level is a bare pool
+    return levels - 3, levels - 2, levels - 1
+
+
+def _place(name: str, side: int) -> Grid:
+    """The grid of a tap that has `side` cells along an image of 65 pixels."""
+    for stride in (1, 2, 4, 8, 16, 32):
+        if side == (_PROBE - 1) // stride + 1:
+            return Grid(stride, "corner")
+        if side == (_PROBE - 1) // stride:
+            return Grid(stride, "center")
+    raise ConfigError(f"backbone.name is {name!r}, which gives {side} cells for {_PROBE} pixels; expected a stride of 1 to 32")
+
+
+def _agree(one: nn.Module, other: nn.Module) -> bool:
+    image = torch.randn(1, 3, _PROBE, _PROBE, generator=torch.Generator().manual_seed(0))
+    image = image.to(next(one.parameters()).device)
+    exact = torch.backends.cudnn.flags(allow_tf32=False)
+    with torch.no_grad(), torch.autocast(image.device.type, enabled=False), exact:
+        pairs = zip(one(image), other(image), strict=True)
+        return all(bool((a - b).abs().max() <= 1e-3 * (a.abs().max() + 1e-6)) for a, b in pairs)

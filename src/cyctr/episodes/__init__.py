@@ -1,0 +1,1 @@
+"""Labelled images -> Episode, a function of (seed, i)."""

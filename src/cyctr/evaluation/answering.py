@@ -1,0 +1,191 @@
+"""A name or a checkpoint -> something that answers episodes on a device."""
+
+import hashlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from cyctr import pretrained
+from cyctr.backbones.weights import CATALOGUE
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint
+from cyctr.config import BackboneConfig, Config, to_dict
+from cyctr.devices import choose_device
+from cyctr.errors import ConfigError
+from cyctr.images.edges import BENCHMARK_RADIUS, follow_edges
+from cyctr.methods import REFERENCES, check_reference, reference
+from cyctr.types import Episode, Features, Prediction
+
+_PIXELS = ("support_images", "support_labels", "query_images", "query_padding")
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+def check_method(name: str, weights: str, device: str, precision: str) -> None:
+    """Raises what `open_method` would, as far as that can be known without loading anything."""
+    choose_device(device)
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+    if name.partition(":")[0] in REFERENCES:
+        check_reference(name)
+        backbone_of(weights)
+    elif name not in pretrained.NAMES and not Path(name).is_file():
+        known = ", ".join((*REFERENCES, *pretrained.NAMES))
+        raise ConfigError(f"method is {name!r}; expected {known}, or the path of a checkpoint")
+
+
+class NetworkMethod:
+    """A network on a device, in a precision; remembers features where its caller does."""
+
+    def __init__(self, network: nn.Module, device: torch.device, half: bool, flip: bool = False, edges: bool = False) -> None:
+        """Moves the network to the device.
+
+        Args:
+            network: answers episodes.
+            device: where.
+            half: in bfloat16, where that is safe.
+            flip: the mean of what it answers to an episode and to its mirror image.
+            edges: answers follow the edges of the query.
+        """
+        self.network, self.device, self.half = network.to(device).eval(), device, half
+        self.flip, self.edges = flip, edges
+
+    def __call__(self, episode: Episode) -> Prediction:
+        """The answer to an episode."""
+        with self._precision():
+            prediction = self.network(episode)
+            if self.flip:
+                prediction = _mean(prediction, self.network(_mirrored(episode)))
+            return self._finished(prediction, episode)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether the network has a backbone whose features may be made once for each image."""
+        return hasattr(self.network, "backbone")
+
+    def encode(self, images: Tensor) -> Features:
+        """What the backbone says of (B, 3, H, W) images, and behind that, in more channels, of their mirror images."""
+        with self._precision():
+            found = self.network.backbone(images)  # type: ignore[operator]
+            if not self.flip:
+                return found
+            mirrored = self.network.backbone(images.flip(-1))  # type: ignore[operator]
+            return Features(torch.cat([found.mid, mirrored.mid], 1), torch.cat([found.high, mirrored.high], 1))
+
+    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
+        """The answer to an episode whose features `encode` made; those of the support are (B * K, C, h, w)."""
+        with self._precision():
+            match: Callable[[Features, Features, Episode], Prediction] = self.network.match  # type: ignore[assignment]
+            if not self.flip:
+                return self._finished(match(query, support, episode), episode)
+            (query, mirrored_query), (support, mirrored_support) = _halves(query), _halves(support)
+            mirrored = match(mirrored_query, mirrored_support, _mirrored(episode))
+            return self._finished(_mean(match(query, support, episode), mirrored), episode)
+
+    def _finished(self, prediction: Prediction, episode: Episode) -> Prediction:
+        """The answer as it is, or with the edges of the query."""
+        return along_edges(prediction, episode.query_images) if self.edges else prediction
+
+    def _precision(self) -> AbstractContextManager[object]:
+        if self.half:
+            return torch.autocast(self.device.type, torch.bfloat16)
+        # float32 means it: torch would round the inputs of convolutions on a GPU to TF32
+        return torch.backends.cudnn.flags(enabled=True, allow_tf32=False)
+
+
+def along_edges(prediction: Prediction, images: Tensor) -> Prediction:
+    """The answers to (B, 3, S, S) images with the edges of those."""
+    with torch.autocast(images.device.type, enabled=False):
+        odds = torch.logit(follow_edges(images, prediction.probability, radius=BENCHMARK_RADIUS), eps=1e-4)
+    return Prediction(torch.stack([torch.zeros_like(odds), odds], 1))
+
+
+def _mirrored(episode: Episode) -> Episode:
+    """The same, left and right exchanged."""
+    own = {name: getattr(episode, name) for name in _PIXELS}
+    return replace(episode, **{name: value.flip(-1) for name, value in own.items() if value is not None})
+
+
+def _mean(prediction: Prediction, mirrored: Prediction) -> Prediction:
+    """Of the answers to an episode and to its mirror image."""
+    return Prediction((prediction.logits + mirrored.logits.flip(-1)) / 2)
+
+
+def _halves(features: Features) -> tuple[Features, Features]:
+    """Of images, and of their mirror images."""
+    (mid, mirrored_mid), (high, mirrored_high) = features.mid.chunk(2, 1), features.high.chunk(2, 1)
+    return Features(mid, high), Features(mirrored_mid, mirrored_high)
+
+
+def open_method(
+    name: str, weights: str, device: torch.device, precision: Precision = "auto", flip: bool = False, edges: bool = False
+) -> tuple[NetworkMethod, dict[str, Any]]:
+    """A method ready to answer, and what decides its answers.
+
+    Args:
+        name: one of the training-free references, a network that comes with the package, or the path of a checkpoint.
+        weights: of the references' backbone: a name of the catalogue.
+        device: where it runs.
+        precision: "auto" is bfloat16 on a GPU and float32 elsewhere.
+        flip: average the answers to each episode and to its mirror image.
+        edges: let answers follow the edges of the query.
+    """
+    half = device.type == "cuda" if precision == "auto" else precision == "bfloat16"
+    about: dict[str, Any] = {"name": name, "precision": "bfloat16" if half else "float32"}
+    if name.partition(":")[0] in REFERENCES:
+        config = backbone_of(weights)
+        network = reference(name, config, device)
+        if any(True for _ in network.parameters()):
+            about["backbone"] = to_dict(config)
+        about |= {part: getattr(network, part) for part in ("threshold", "level") if hasattr(network, part)}
+    else:
+        path = pretrained.find(name)
+        network, about["checkpoint"] = _from_checkpoint(path, device)
+        about["name"] = path.stem
+    about |= {option: True for option, wanted in (("flip", flip), ("edges", edges)) if wanted}
+    return NetworkMethod(network, device, half, flip, edges), about
+
+
+def backbone_of(weights: str) -> BackboneConfig:
+    """The backbone that weights of the catalogue, or "tiny", are made for."""
+    if weights in CATALOGUE:
+        return BackboneConfig(CATALOGUE[weights].architecture, weights)
+    if weights == "tiny":
+        return BackboneConfig("tiny")
+    raise ConfigError(
+        f"weights is {weights!r}; expected a name of `cyctr weights list`: {', '.join(CATALOGUE)}, or tiny; "
+        "model.backbone.weights takes files"
+    )
+
+
+def with_weights(config: Config, weights: str) -> Config:
+    """The same network and recipe on another backbone, that of weights of the catalogue; tuned where the other was.
+
+    Where the weights are those that the network has, nothing changes; where they are others of the same architecture, its
+    form stays. A recipe that has an offset gets that of the other weights.
+    """
+    own, other = config.model.backbone, backbone_of(weights)
+    if weights == own.weights:
+        return config
+    offset = CATALOGUE[weights].offset if own.offset is not None and weights in CATALOGUE else None
+    other = replace(other, tuned=own.tuned, offset=offset)
+    return replace(config, model=replace(config.model, backbone=other))
+
+
+def _from_checkpoint(path: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
+    network, config = load_checkpoint(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    about = {"sha256": digest, "model": to_dict(config.model)}
+    if data := describe_checkpoint(path)[1]:
+        about["data"] = data
+    return network.to(device).accelerate(), about  # in this order: what is faster depends on the device
+
+
+def input_size(name: str) -> int | None:
+    """Height and width of what a checkpoint learned from; none for a reference, which has learned nothing."""
+    if name.partition(":")[0] in REFERENCES:
+        return None
+    return describe_checkpoint(pretrained.find(name))[0].training.augmentation.size

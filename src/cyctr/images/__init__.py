@@ -1,0 +1,1 @@
+"""Files <-> pixels, and the geometry of resizing and padding."""

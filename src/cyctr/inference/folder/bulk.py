@@ -1,0 +1,142 @@
+"""A folder of images -> a folder of masks, image by image."""
+
+import errno
+import math
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cyctr.errors import DataError
+from cyctr.formats import Found, Writer
+from cyctr.images.imaging import write_image
+from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger, picture
+from cyctr.inference.folder.queries import Query
+from cyctr.inference.inputs import ImageLike, to_image, to_label
+from cyctr.inference.result import ImageResult
+from cyctr.inference.segmenter import Segmenter, Settings
+from cyctr.inference.supports.encoded import EncodedSupport
+from cyctr.inference.supports.reading import Labelled
+from cyctr.limits import JPEG_SIDE, OVERLAY_PIXELS
+from cyctr.visual.contact import fitted
+from cyctr.words import counted
+
+_THUMBNAIL = 320
+_KEPT = 2**26  # bytes of a labelled image that is kept until all are read
+_NAME_ERRORS = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+
+
+def encode_labelled(
+    segmenter: Segmenter, name: str, shots: Sequence[Labelled], tile: int | None, complain: Callable[[str], None]
+) -> EncodedSupport:
+    """The support of a class from labelled files; those that cannot be read are left out, and complained of."""
+    images: list[ImageLike] = []
+    labels = []
+    for shot in shots:
+        try:
+            image = to_image(shot.image)
+            labels.append(to_label(shot.mask, (image.shape[0], image.shape[1]), shot.class_id, str(shot.image)))
+            images.append(image if image.size < _KEPT else shot.image)  # a large one is read again when its turn comes
+            del image
+        except DataError as error:
+            complain(str(error))
+    if not images:
+        raise DataError(f"class {name!r}: none of its {counted(len(shots), 'labelled image')} can be read; mend them")
+    return segmenter.encode_support(images, labels, name=name, class_id=1, tile=tile)
+
+
+def segment_folder(
+    segmenter: Segmenter,
+    supports: Mapping[str, EncodedSupport],
+    queries: Sequence[Query],
+    ledger: Ledger,
+    writer: Writer,
+    *,
+    overlapping: bool = False,
+    pictures: Sequence[str] = (OVERLAYS,),
+    batch: int | None = None,
+    on_image: Callable[[Query, str | None], None] = lambda query, problem: None,
+    settings: Settings | None = None,
+) -> dict[str, str]:
+    """Segments images and writes what it finds; returns, by key, the problem of each that cannot be read or written.
+
+    Args:
+        segmenter: of the supports.
+        supports: by the name of the class.
+        queries: what `Ledger.remaining` gives.
+        ledger: of the run.
+        writer: of the masks.
+        overlapping: masks may share pixels; otherwise each pixel is of the likeliest class alone.
+        pictures: of each image with its masks: `OVERLAYS`, `REVIEW` for small ones, or both.
+        batch: images at a time.
+        on_image: told of each image that is done, and of its problem if it has one.
+        settings: of `Segmenter.segment_many`.
+    """
+    stamps = [ledger.stamp(query) for query in queries]  # before they are read: what changes meanwhile is done again
+    problems: dict[str, str] = {}
+    # of these only pictures are missing: their masks stay, since somebody may have mended them
+    drawn_alone = {query.key for query in queries if ledger.written(query, writer)}
+    for query in queries:
+        if query.key not in drawn_alone:
+            ledger.records.pop(query.key, None)
+
+    def complain(place: int, error: DataError) -> None:
+        problems[queries[place].key] = str(error)
+        on_image(queries[place], str(error))
+
+    paths = [query.path for query in queries]
+    for result in segmenter.segment_many(paths, supports, batch=batch, complain=complain, **(settings or {})):
+        query = queries[result.place]
+        masks = {name: one.mask for name, one in result.classes.items()} if overlapping else result.disjoint
+        found = [Found(name, masks[name], one.probability, one.confidence) for name, one in result.classes.items()]
+        try:
+            files = [] if query.key in drawn_alone else writer.write(query.key, query.path, found)
+            _draw(ledger.folder, query.key, result, pictures)
+        except DataError as error:
+            if not _is_of_its_name(error):
+                raise
+            complain(result.place, error)
+        else:
+            if query.key not in drawn_alone:
+                shown = [name for name in files if name not in writer.shared] or list(writer.shared[:1])  # one for all
+                ledger.add(query.key, _record(query, result, masks, shown), stamps[result.place])
+            on_image(query, None)
+        del result, masks, found  # before the next is read
+    return problems
+
+
+def _draw(folder: Path, key: str, result: ImageResult, pictures: Sequence[str]) -> None:
+    if pictures:
+        height, width = result.image.shape[:2]
+        step = max(math.ceil(math.sqrt(height * width / OVERLAY_PIXELS)), math.ceil(max(height, width) / JPEG_SIDE))
+        whole = np.asarray(result.overlay(step))
+        for kind in pictures:
+            write_image(folder / picture(kind, key), fitted(whole, _THUMBNAIL) if kind == REVIEW else whole)
+
+
+def _is_of_its_name(error: BaseException | None) -> bool:
+    """Whether a file could not be written for what it is called; others can, then."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error is not None and error.errno in _NAME_ERRORS
+
+
+def _record(query: Query, result: ImageResult, masks: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
+    height, width = result.image.shape[:2]
+    classes = {
+        name: {
+            "confidence": round(one.confidence, 4),
+            "present": one.present,
+            "pixels": int(masks[name].sum()),
+            "box": _box(masks[name]),
+        }
+        for name, one in result.classes.items()
+    }
+    return {"image": str(query.path), "height": height, "width": width, "classes": classes, "files": list(files)}
+
+
+def _box(mask: Any) -> list[int] | None:
+    """[left, top, right, bottom], the last two exclusive; none of an empty mask."""
+    rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
+    return None if not len(rows) else [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]

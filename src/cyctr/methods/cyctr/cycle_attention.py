@@ -1,0 +1,218 @@
+"""Cycle-consistent attention: query tokens attend to the support tokens that survive a round trip (section 3.3.1)."""
+
+import math
+from itertools import product
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cyctr.config import EncoderConfig
+from cyctr.speed import kernels
+from cyctr.types import CrossTrace, CycleState, Support
+
+_PAD = 8  # channels: kernels want their number to be a multiple of it
+_HIDDEN = -1e4  # far enough for a weight of zero, near enough for half precision
+_SHARPNESS = 15.0  # of angles at the start: of 600 tokens about a third are heard
+_MARK = 0.5  # size of a mark at the start: about that of the values it is added to
+_CHUNK = 2**21  # affinities looked at together on the CPU: 8 MB stay in its cache
+
+
+def nearest_neighbours(q: Tensor, k: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """The most similar query token of every support token, and the most similar support token of every query token.
+
+    Args:
+        q: (B, heads, hw, C) query tokens.
+        k: (B, heads, N, C) support tokens.
+        valid: (B, 1, N) bool; the others are nobody's nearest.
+
+    Returns:
+        (B, heads, N) int64 in hw, i* of each j; and (B, heads, hw) int64 in N, j* of each i. The first of equals.
+    """
+    affinity = (q @ k.transpose(-2, -1)).masked_fill(~valid[:, :, None], -math.inf)  # (B, heads, hw, N)
+    return affinity.argmax(-2), affinity.argmax(-1)
+
+
+def landings(q: Tensor, k: Tensor, valid: Tensor) -> Tensor:
+    """(B, heads, N) int64 in N: where the round trip of each support token ends, j -> i* -> j*; arguments as above.
+
+    The same as by `nearest_neighbours`, for a CPU: a part of the affinities at a time, and the way back from those places
+    alone that somebody comes to.
+    """
+    batch, heads, tokens = q.shape[:3]
+    keys = k.transpose(-2, -1)
+    rows = max(1, _CHUNK // (batch * heads * k.shape[2]))
+    best, places = _nearest_of(q[:, :, :rows], keys)  # (B, heads, N)
+    for start in range(rows, tokens, rows):
+        value, place = _nearest_of(q[:, :, start : start + rows], keys)
+        places = torch.where(value > best, place + start, places)
+        best = torch.maximum(value, best)
+    hidden = None if bool(valid.all()) else ~valid
+    found = torch.empty_like(places)
+    for episode, head in product(range(batch), range(heads)):
+        visited, visitors = places[episode, head].unique(return_inverse=True)
+        affinity = q[episode, head, visited] @ keys[episode, head]  # (visited, N)
+        if hidden is not None:
+            affinity.masked_fill_(hidden[episode], -math.inf)
+        found[episode, head] = affinity.max(-1).indices[visitors]
+    return found
+
+
+def _nearest_of(q: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest affinity of every support token, and whose it is."""
+    value, place = (q @ keys).max(-2)
+    return value, place
+
+
+def cycle_consistency(nearest_query: Tensor, nearest_support: Tensor, is_foreground: Tensor, valid: Tensor) -> Tensor:
+    """Which support tokens come back to their own class: j -> nearest query i* -> nearest support j*.
+
+    Args:
+        nearest_query: (B, heads, N) and
+        nearest_support: (B, heads, hw), both from `nearest_neighbours`.
+        is_foreground: (B, 1, N) bool, the class of each support token.
+        valid: (B, 1, N) bool.
+
+    Returns:
+        (B, heads, N) bool. Where any token is valid one is consistent: the pair with the largest affinity returns to itself.
+    """
+    return comes_home(nearest_support.gather(-1, nearest_query), is_foreground, valid)  # j -> i* -> j*
+
+
+def comes_home(landing: Tensor, is_foreground: Tensor, valid: Tensor) -> Tensor:
+    """As `cycle_consistency`, of the (B, heads, N) places where round trips end."""
+    landing_class = is_foreground.expand(landing.shape).gather(-1, landing)
+    return valid & (is_foreground == landing_class)
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor, dropout: float = 0.0) -> Tensor:
+    """Softmax attention in which a bias per key hides some of them.
+
+    Args:
+        q: (B, heads, hw, C).
+        k: (B, heads, N, C).
+        v: (B, heads, N, C).
+        bias: (B, heads, 1, N): 0 or -inf.
+        dropout: of the attention weights.
+
+    Returns:
+        (B, heads, hw, C).
+    """
+    if q.device.type != "cuda" or q.dtype == torch.float32:
+        rows = bias.expand(-1, -1, q.shape[2], -1)  # (B, heads, hw, N) without a copy
+        return F.scaled_dot_product_attention(q, k, v, rows, dropout)
+    # The fastest kernels take no bias, so it travels as one more channel, which queries multiply by one; zeros fill the rest.
+    channels = q.shape[-1]
+    scale = channels**-0.5
+    hidden = bias.transpose(-2, -1).clamp_min(_HIDDEN) / scale  # (B, heads, N, 1)
+    q = F.pad(q, (0, _PAD), value=1.0)
+    k = torch.cat([k, hidden.to(k.dtype), k.new_zeros(*k.shape[:-1], _PAD - 1)], -1)
+    v = F.pad(v, (0, _PAD))
+    return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout, scale=scale)[..., :channels]
+
+
+class CycleAttention(nn.Module):
+    """Multi-head attention of query tokens over sampled support tokens, each head with a cycle of its own.
+
+    `encoder.cross` chooses the tokens attended to: all ("vanilla"), the consistent ones ("cycle"), or the consistent
+    foreground alone ("cycle_foreground"). `encoder.matching` says how tokens are compared. Products of vectors ("dot") begin
+    near zero, and attention as a mean over all tokens, which takes long to unlearn; angles ("cosine") begin as a comparison.
+    With `encoder.marks` a value also carries the class of its token, so that what is collected is a vote.
+    """
+
+    def __init__(self, dim: int, config: EncoderConfig, biased: bool = True) -> None:
+        super().__init__()
+        self.heads = config.heads
+        self.cross = config.cross
+        self.dropout = config.dropout
+        self.flag_dropout = config.flag_dropout
+        self.q, self.k, self.v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
+        self.out = nn.Linear(dim, dim, bias=biased) if config.output_projection else nn.Identity()
+        self.by_angle = config.matching == "cosine"
+        self.mark = nn.Parameter(_MARK * torch.randn(dim)) if config.marks else None
+        if self.by_angle:
+            self.norm_support = nn.LayerNorm(dim)
+            self.sharpness = nn.Parameter(torch.full((self.heads,), math.log(_SHARPNESS)))
+            self.k.load_state_dict(self.q.state_dict())  # what looks alike is alike from the start
+
+    def forward(
+        self, query: Tensor, grid: tuple[int, int], support: Support, explain: bool = False
+    ) -> tuple[Tensor, CrossTrace | None]:
+        """Gathers support information for every query token.
+
+        Args:
+            query: (B, hw, d).
+            grid: (h, w) of the query; attention over all tokens does not need it.
+            support: its tokens are keys and values.
+            explain: also return what happened.
+
+        Returns:
+            (B, hw, d), and the trace if asked for.
+        """
+        tokens = self.norm_support(support.tokens) if self.by_angle else support.tokens
+        q, k, v = self._split(self.q(query)), self._split(self.k(tokens)), self._split(self._values(tokens, support))
+        if self.by_angle:
+            q, k = (F.normalize(q, dim=-1) * self._factor(q)).to(v.dtype), F.normalize(k, dim=-1).to(v.dtype)
+        valid = support.attended[:, None].expand(-1, self.heads, -1)  # (B, heads, N)
+        consistent = self._consistent(q, k, support) if self.cross != "vanilla" or explain else valid
+        usable = self._usable(valid if self.cross == "vanilla" else consistent, support)
+        bias = torch.zeros_like(usable, dtype=q.dtype).masked_fill(~usable, -math.inf)[:, :, None]  # (B, heads, 1, N)
+        dropout = self.dropout if self.training else 0.0
+        mixed = attend(q, k, v, bias, dropout)  # (B, heads, hw, d / heads)
+        mixed = self.out(mixed.transpose(1, 2).flatten(2))  # (B, hw, d)
+        if not explain:
+            return mixed, None
+        return mixed, CrossTrace(q * q.shape[-1] ** -0.5, k, bias, _states(consistent, support))
+
+    def _values(self, tokens: Tensor, support: Support) -> Tensor:
+        """(B, N, d) what a token has to say: the mark is added to foreground, and taken from background."""
+        values = self.v(tokens)
+        if self.mark is None:
+            return values
+        mark = self.mark.to(values.dtype)
+        return values + torch.where(support.is_foreground[..., None], mark, -mark)
+
+    def _factor(self, q: Tensor) -> Tensor:
+        """(heads, 1, 1) what unit vectors are multiplied by; attention divides by the root of their length again."""
+        return (self.sharpness.exp() * q.shape[-1] ** 0.5).view(-1, 1, 1)
+
+    def _split(self, tokens: Tensor) -> Tensor:
+        return tokens.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, tokens, d / heads)
+
+    def _consistent(self, q: Tensor, k: Tensor, support: Support) -> Tensor:
+        """(B, heads, N) the tokens whose round trip ends where it began."""
+        valid, is_foreground = support.valid[:, None], support.is_foreground[:, None]  # (B, 1, N)
+        # float32 even under autocast: rounding to bfloat16 makes ties, and ties change who is nearest
+        with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
+            if kernels.usable(q):  # adds up in float32 by itself
+                there, back = kernels.nearest(q, k.to(q.dtype), support.valid.to(torch.uint8))
+            elif q.device.type == "cpu" and not torch.compiler.is_compiling():
+                return comes_home(landings(q.float(), k.float(), valid), is_foreground, valid)
+            else:
+                there, back = nearest_neighbours(q.float(), k.float(), valid)
+            return cycle_consistency(there, back, is_foreground, valid)
+
+    def _usable(self, allowed: Tensor, support: Support) -> Tensor:
+        """(B, heads, N) the tokens attended to; never none."""
+        valid, is_foreground = support.attended[:, None], support.is_foreground[:, None]
+        if self.training and self.flag_dropout:
+            allowed = allowed | (torch.rand(allowed.shape, device=allowed.device) < self.flag_dropout)
+        if support.hidden is not None or (self.training and self.flag_dropout):
+            allowed = allowed & valid
+        if self.cross == "cycle_foreground":
+            allowed = _or_all(allowed & is_foreground, valid & is_foreground)
+        return _or_all(allowed, valid)
+
+
+def _or_all(chosen: Tensor, candidates: Tensor) -> Tensor:
+    """`chosen`, or all `candidates` where none is chosen, or simply all where there is no candidate: never an empty row."""
+    chosen = torch.where(chosen.any(-1, keepdim=True), chosen, candidates)
+    return chosen | ~chosen.any(-1, keepdim=True)
+
+
+def _states(consistent: Tensor, support: Support) -> Tensor:
+    valid, is_foreground = support.attended[:, None], support.is_foreground[:, None]
+    state = torch.full_like(consistent, CycleState.INCONSISTENT, dtype=torch.uint8)
+    state = state.masked_fill(consistent & is_foreground, CycleState.CONSISTENT_FOREGROUND)
+    state = state.masked_fill(consistent & ~is_foreground, CycleState.CONSISTENT_BACKGROUND)
+    return state.masked_fill(~valid, CycleState.UNUSED)

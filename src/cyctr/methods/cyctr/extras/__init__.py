@@ -1,0 +1,1 @@
+"""Parts of the network that are ours and not the paper's."""

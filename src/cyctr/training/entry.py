@@ -1,0 +1,78 @@
+"""Training in one call: what `cyctr train` does, without its words."""
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from cyctr.config import Config, preset
+from cyctr.datasets.dataset import Dataset
+from cyctr.datasets.joined import ALL, fold_to_learn
+from cyctr.datasets.opening import open_dataset
+from cyctr.devices import choose_device
+from cyctr.errors import ConfigError
+from cyctr.evaluation.answering import with_weights
+from cyctr.storage import alone
+from cyctr.training import loop as session
+from cyctr.training.loop import OnRecord
+from cyctr.training.run_folder import LAST, RunFolder
+from cyctr.training.trainer import Options, Trainer, kept_options
+
+
+def train(
+    data: Dataset | Path | str,
+    output: Path | str,
+    *,
+    fold: int | str | None = None,
+    test_classes: Sequence[str] | None = None,
+    config: Config | None = None,
+    weights: str | None = None,
+    device: str = "auto",
+    resume: bool = False,
+    on_record: OnRecord | None = None,
+    **options: Any,
+) -> Path:
+    """Trains a network, and gives the path of its checkpoint.
+
+    Args:
+        data: the folder of a dataset, or what `cyctr.datasets.opening.open_dataset` made of one.
+        output: the run's folder.
+        fold: a number, or "all"; by default 0 where the dataset has test classes, else all.
+        test_classes: of a folder of your own, those to leave for the test.
+        config: the network and how it learns; by default `preset("best")`, or that of the run that is resumed.
+        weights: of another backbone than the config's: a name of `cyctr weights list`, or "tiny".
+        device: "auto", "cpu", "cuda" or "cuda:N".
+        resume: go on with the run in the folder, on the same data and fold.
+        on_record: told of each line of the metrics.
+        **options: fields of `training.trainer.Options`; `half` is true on a GPU unless it is given, and a run that is resumed
+            keeps what changes its bits, or how it is validated.
+
+    Where it is interrupted, what was last saved stays, and `resume=True` goes on from there.
+    """
+    known = [field.name for field in fields(Options)]
+    if unknown := sorted(options.keys() - set(known)):
+        raise ConfigError(f"{unknown[0]} is no option of a training run; expected one of {', '.join(known)}")
+    if isinstance(test_classes, str):
+        raise ConfigError(f"test_classes is {test_classes!r}; expected several names: [{test_classes!r}]")
+    if fold == ALL and test_classes is not None:
+        raise ConfigError("fold is 'all', which learns from every class, but test_classes keeps some; leave one of them out")
+    folder, place = RunFolder(Path(output)), choose_device(device)
+    if folder.begun and not resume:
+        raise ConfigError(f"{output}: holds a run already; go on with resume=True, or choose another output")
+    if config is None:
+        config = folder.settings() if resume else preset("best")
+    if weights is not None:
+        config = with_weights(config, weights)
+    if isinstance(data, Dataset):
+        if test_classes is not None:
+            raise ConfigError("test_classes is given, but the dataset is open already; give them to open_dataset")
+    else:
+        data = open_dataset(Path(data), test_classes=test_classes)
+    dataset, number = fold_to_learn(data, fold, kept=test_classes is not None)
+    kept = kept_options(folder.last_session(), place) if resume else {}
+    made = Options(**{"half": place.type == "cuda", **kept, **options})
+    with alone(folder.path / ".run.lock", folder.path):
+        trainer = Trainer(config, dataset, number, folder, place, made, resume=resume)
+        trainer.begin()
+        session.run(trainer, on_record)
+    return folder.path / LAST

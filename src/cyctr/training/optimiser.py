@@ -1,0 +1,146 @@
+"""How weights move: optimizers of convolutions, transformer and backbone, their schedule, and the moving average."""
+
+import math
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from cyctr.config import OptimizerConfig
+from cyctr.errors import CheckpointError
+from cyctr.methods.cyctr import CyCTR
+
+
+class Optimization:
+    """Everything that changes from step to step. All of it is in `state`; the rest is a function of the step's number."""
+
+    def __init__(self, model: CyCTR, config: OptimizerConfig, steps: int) -> None:
+        """Starts from the model's weights, which it moves.
+
+        Args:
+            model: to train.
+            config: rates, decays and schedule.
+            steps: of the whole schedule.
+        """
+        self.config, self.steps = config, steps
+        self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        inside = model.config.mixer == "transformer"
+        transformer = {name for name in self.weights if inside and name.startswith("mixer.")}
+        tuned = {name for name in self.weights if name.startswith("backbone.")}
+        self._optimizers: dict[str, torch.optim.Optimizer] = {
+            "convolutions": self._convolutions({n: w for n, w in self.weights.items() if n not in transformer | tuned}),
+        }
+        if transformer:
+            own = {name: self.weights[name] for name in self.weights if name in transformer}
+            self._optimizers["transformer"] = self._adamw(own, config.transformer_rate, config.transformer_decay)
+        if tuned:
+            own = {name: self.weights[name] for name in self.weights if name in tuned}
+            self._optimizers["backbone"] = self._adamw(own, config.backbone_rate, 0.0)
+        self._values = [value.detach() for value in self.weights.values()]
+        self._average = {name: value.detach().clone() for name, value in self.weights.items()} if config.average else {}
+
+    @property
+    def tested(self) -> dict[str, Tensor]:
+        """The weights to test and to save: the moving average, or the last ones."""
+        source = self._average or self.weights
+        return {name: value.detach() for name, value in source.items()}
+
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are numbers."""
+        largest = torch._foreach_norm(self._values, math.inf)
+        return bool(torch.stack(largest).isfinite().all())
+
+    def rates(self, step: int) -> dict[str, float]:
+        """The learning rates of a step."""
+        config, done = self.config, min(1.0, step / self.steps)
+        rising = min(1.0, (step + 1) / max(1.0, config.warm_up * self.steps))
+        falling = (1 - done) ** config.poly_power if config.decay == "poly" else 0.5 * (1 + math.cos(math.pi * done))
+        return {
+            "convolutions": config.convolution_rate * config.rate_multiplier * rising * falling,
+            "transformer": config.transformer_rate * rising * (falling if config.transformer_falls else 1.0),
+            "backbone": config.backbone_rate * rising * falling,
+        }
+
+    def step(self, number: int) -> None:
+        """Moves the weights along their gradients, which are then gone."""
+        if self.config.clip:
+            nn.utils.clip_grad_norm_(self.weights.values(), self.config.clip)
+        for name, rate in self.rates(number).items():
+            if name in self._optimizers:
+                for group in self._optimizers[name].param_groups:
+                    group["lr"] = rate
+                self._optimizers[name].step()
+        for optimizer in self._optimizers.values():
+            optimizer.zero_grad(set_to_none=True)
+        if self._average:
+            keep = min(self.config.average, (1 + number) / (10 + number))  # the first weights are soon forgotten
+            torch._foreach_lerp_(list(self._average.values()), self._values, 1 - keep)
+
+    def state(self) -> dict[str, Tensor]:
+        """All that a resumed run needs, by name."""
+        found = {f"weights.{name}": value.detach() for name, value in self.weights.items()}
+        found |= {f"average.{name}": value for name, value in self._average.items()}
+        for kind, optimizer in self._optimizers.items():
+            for name, value in self._named(kind):
+                for part, tensor in optimizer.state[value].items():
+                    if isinstance(tensor, Tensor):
+                        found[f"{kind}.{part}.{name}"] = tensor
+        return found
+
+    @torch.no_grad()
+    def restore(self, state: Mapping[str, Tensor]) -> None:
+        """Takes back what `state` gave."""
+        targets: dict[str, Tensor] = {f"weights.{name}": value for name, value in self.weights.items()}
+        targets |= {f"average.{name}": value for name, value in self._average.items()}
+        saved = {key for key in state if key.startswith(("weights.", "average."))}
+        if differing := sorted(saved ^ targets.keys()):
+            key = differing[0]
+            how = f"has {key!r}, which this network lacks" if key in saved else f"lacks {key!r}, which this network has"
+            raise CheckpointError(f"the saved state {how}; resume with its own config")
+        for key, target in targets.items():
+            if state[key].shape != target.shape:
+                shapes = f"{tuple(state[key].shape)} there, {tuple(target.shape)} in this network"
+                raise CheckpointError(f"the saved {key!r} has another shape ({shapes}); restore the run's config.json")
+            target.copy_(state[key])
+        for kind, optimizer in self._optimizers.items():
+            known = dict(self._named(kind))
+            for key, tensor in state.items():
+                if key.startswith(f"{kind}."):
+                    part, _, name = key.removeprefix(f"{kind}.").partition(".")
+                    on_device = tensor if part == "step" and not _fused(optimizer) else tensor.to(known[name].device)
+                    optimizer.state[known[name]][part] = on_device.clone()
+
+    def _named(self, kind: str) -> Iterable[tuple[str, Tensor]]:
+        members = {id(value) for group in self._optimizers[kind].param_groups for value in group["params"]}
+        return ((name, value) for name, value in self.weights.items() if id(value) in members)
+
+    def _convolutions(self, weights: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
+        config = self.config
+        rate = config.convolution_rate * config.rate_multiplier
+        if config.convolutions == "adamw":
+            return self._adamw(weights, rate, config.convolution_decay)
+        fused = _on_gpu(weights)
+        return torch.optim.SGD(weights.values(), rate, config.momentum, weight_decay=config.convolution_decay, fused=fused)
+
+    def _adamw(self, weights: dict[str, nn.Parameter], rate: float, decay: float) -> torch.optim.Optimizer:
+        if self.config.decay_biases:
+            groups = [{"params": list(weights.values()), "weight_decay": decay}]
+        else:
+            decayed = {name for name, value in weights.items() if value.ndim >= 2 or self._is_decayed_norm(name)}
+            flat = [value for name, value in weights.items() if name not in decayed]
+            wide = [value for name, value in weights.items() if name in decayed]
+            groups = [{"params": wide, "weight_decay": decay}, {"params": flat, "weight_decay": 0.0}]
+        return torch.optim.AdamW(groups, rate, fused=_on_gpu(weights))
+
+    def _is_decayed_norm(self, name: str) -> bool:
+        """Whether it is the weight of a norm, and those are to decay."""
+        return self.config.decay_norms and "norm" in name and name.endswith(".weight")
+
+
+def _on_gpu(weights: Mapping[str, Tensor]) -> bool:
+    return all(value.device.type == "cuda" for value in weights.values())
+
+
+def _fused(optimizer: torch.optim.Optimizer) -> bool:
+    return any(group.get("fused") for group in optimizer.param_groups)
