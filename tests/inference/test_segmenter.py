@@ -8,10 +8,10 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from conftest import CONFIG, scene
 from making import tiny
 from PIL import Image
-from segmenting import checkpoint
+from segmenting import MODEL as CONFIG
+from segmenting import checkpoint, scene
 
 from cyctr.config import BackboneConfig
 from cyctr.errors import CheckpointError, ConfigError, DataError
