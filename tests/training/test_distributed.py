@@ -48,7 +48,7 @@ from cyctr.training.distributed import join
 from cyctr.errors import CyctrError
 from cyctr.methods.cyctr.loss import Losses
 from test_distributed import CONVOLUTIONS, LATENT, RUNS, STILL
-from test_train import gradients_of, spied
+from test_trainer import gradients_of, spied
 
 torch.set_num_threads(1)
 session._LOG_STEPS = 2  # how often the processes ask each other
