@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import typer
 from making import assert_one_line, small_checkpoint
 from parcels import entry_of, random_state, renamed, tamper, truncate, weights_wheel
 from PIL import Image
@@ -18,8 +19,22 @@ from cyctr.datasets.gallery import PLANS
 from cyctr.inference.showcase import is_page
 from cyctr.methods.cyctr import build
 
+COMMANDS = (
+    *("segment", "explain", "demo", "info", "convert-release", "support save", "support info"),
+    *("weights list", "weights get", "weights verify"),
+)
 SCRIPT = Path(sys.executable).parent / "cyctr"
 HEAVY = ("torch", "timm", "torchvision", "numpy")
+
+
+def command_of(words):
+    """The command that the first of some words name."""
+    command = typer.main.get_command(cli.app)
+    for word in words.split() if isinstance(words, str) else words:
+        if not hasattr(command, "commands"):
+            break
+        command = command.commands[word]
+    return command
 
 
 @pytest.fixture(autouse=True)
@@ -60,6 +75,21 @@ def test_the_help_lists_every_command():
     assert all(name in result.output for name in names)
     result = CliRunner().invoke(cli.app, ["weights", "--help"])
     assert all(name in result.output for name in ("list", "get", "verify"))
+
+
+@pytest.mark.parametrize("path", ["", *COMMANDS])
+def test_every_command_says_what_it_does_shortly_and_in_one_style(path):
+    short, long = (CliRunner().invoke(cli.app, [*path.split(), option]) for option in ("-h", "--help"))
+    assert short.exit_code == 0 and short.output == long.output
+    assert "<" not in short.output and "-h, --help" in short.output
+
+
+def test_examples_in_the_help_are_commands_that_are_taken():
+    found = [line.split() for path in COMMANDS for line in command_of(path).epilog.splitlines() if line]
+    assert found
+    for name, *words in found:
+        command = command_of(words)
+        assert name == "cyctr" and not command.make_context("cyctr", words[words.index(command.name) + 1 :]).args
 
 
 def heavy_modules_after(code, *arguments):

@@ -2,7 +2,16 @@
 
 
 class CyctrError(Exception):
-    """Says which value was wrong, what was expected and what to do next."""
+    """Says which value was wrong, what was expected and what to do next.
+
+    Attributes:
+        options: names of the caller's options that the remedy speaks of, such as "output". The command line prints them
+            as its flags behind the message; Python users know them as arguments.
+    """
+
+    def __init__(self, message: object = "", *options: str) -> None:
+        super().__init__(message)
+        self.options = options
 
 
 class ConfigError(CyctrError):

@@ -338,7 +338,9 @@ def test_options_that_change_nothing_of_what_is_learned_reach_the_run(asked):
 
 
 def test_the_help_explains_every_setting_in_80_columns():
-    result = CliRunner().invoke(cli.app, ["train", "--help"])
+    common = CliRunner().invoke(cli.app, ["train", "-h"]).output
+    assert "--resume" in common and "--model.dim" not in common
+    result = CliRunner().invoke(cli.app, ["train", "--help-all"])
     assert result.exit_code == 0
     assert max(map(len, result.output.splitlines())) <= 80
     text = " ".join(result.output.split()).replace("- ", "-")  # a word may be broken after its hyphen

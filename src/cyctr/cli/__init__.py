@@ -13,7 +13,8 @@ import typer
 
 import cyctr
 from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
-from cyctr.cli.options import ManyOptions, with_dashes
+from cyctr.cli.command import add
+from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
 from cyctr.words import one_line
 
@@ -23,17 +24,19 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "token_normalize_func": with_dashes},
 )
-app.command("segment")(segment.segment)
-app.command("explain")(explain.explain)
+add(app, "segment", segment.segment, segment.EXAMPLES)
+add(app, "explain", explain.explain, explain.EXAMPLES)
 app.add_typer(support.app, name="support")
-app.command("demo")(demo.demo)
-app.command("info")(info.info)
-app.command("episodes")(episodes.episodes)
-app.command("evaluate")(evaluate.evaluate)
-app.command("train", cls=ManyOptions, context_settings={"token_normalize_func": with_dashes})(train.train)
-app.command("merge")(evaluate.merge)
-app.command("convert-release")(convert.convert_release)
+add(app, "demo", demo.demo, demo.EXAMPLES)
+add(app, "info", info.info, info.EXAMPLES)
+add(app, "episodes", episodes.episodes)
+add(app, "evaluate", evaluate.evaluate)
+add(app, "train", train.train)
+add(app, "merge", evaluate.merge)
+add(app, "convert-release", convert.convert_release, convert.EXAMPLES)
 app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
 app.add_typer(prepare.app, name="prepare")
@@ -67,7 +70,8 @@ def _say(message: object, error: BaseException | None = None) -> None:
     """
     whose = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     if whose or os.environ.get("LOCAL_RANK", "0") == "0":
-        print(f"cyctr: {whose}{one_line(message)}", file=sys.stderr, flush=True)
+        flags = ", ".join(f"--{name.replace('_', '-')}" for name in getattr(error, "options", ()))
+        print(f"cyctr: {whose}{one_line(message)}{f' ({flags})' if flags else ''}", file=sys.stderr, flush=True)
 
 
 def _note(message: Warning | str, *_: object, **__: object) -> None:

@@ -7,6 +7,8 @@ import typer
 
 from cyctr.errors import ConfigError
 
+EXAMPLES = ("cyctr convert-release train_epoch_100.pth --output released.safetensors",)
+
 
 def convert_release(
     file: Annotated[Path, typer.Argument(help="A .pth file that the release's training saved, for ResNet-50.")],

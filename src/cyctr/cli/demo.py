@@ -9,6 +9,8 @@ import typer
 from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
 
+EXAMPLES = ("cyctr demo", "cyctr demo --model resnet50 --output demo-resnet50")
+
 
 def demo(
     output: Annotated[Path, typer.Option(help="Folder for index.html and demo.png; made if it is not there.")] = Path("demo"),

@@ -8,6 +8,8 @@ import typer
 from cyctr.cli import options
 from cyctr.errors import ConfigError, DataError
 
+EXAMPLES = ("cyctr explain --support cups --query photos/table.jpg --output why.png",)
+
 
 def explain(
     support: Annotated[

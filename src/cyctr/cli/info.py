@@ -6,6 +6,8 @@ import typer
 
 from cyctr.config import PRESETS
 
+EXAMPLES = ("cyctr info --preset best",)
+
 
 def info(
     preset: Annotated[str, typer.Option(help=f"{', '.join(PRESETS)}.")] = "paper",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
+from cyctr.cli.command import Further
 from cyctr.errors import ConfigError
 from cyctr.words import listed
 
@@ -86,10 +86,7 @@ def takes_data(positional: bool = False) -> Callable[[Callable[..., None]], Call
             chosen = {name: given.pop(name) for name in shared}
             command(dataset=partial(open_data, **chosen), **given)
 
-        every = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (first, *own, *rest)]
-        run.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
-        run.__annotations__ = {parameter.name: parameter.annotation for parameter in every}
-        return run
+        return _signed(run, [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (first, *own, *rest)])
 
     return decorate
 
@@ -101,9 +98,66 @@ def data_arguments(dataset: "partial[Dataset]") -> list[str]:
     return [text for name, value in given.items() for text in (f"--{name.replace('_', '-')}", str(value))]
 
 
+def takes_fields(
+    kind: type,
+    into: str,
+    *,
+    only: Sequence[str] = (),
+    panels: Callable[[str], str | None] = lambda name: None,
+    usual: Callable[[str], str] | None = None,
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command one option for each field of a config class in place of a parameter.
+
+    The parameter gets the texts of those that were given, by dotted name, as `config.parse` reads them.
+
+    Args:
+        kind: of config.
+        into: the name of the parameter.
+        only: the fields to take; by default all.
+        panels: the title of the list in which a field stands in the help; see `command.Further`.
+        usual: what the help says of the default of a field, where that is not the field's own; such a field takes a word
+            after it even where it is true or false, since no flag could say what is usual.
+    """
+    from cyctr.config import choices, settings, shown
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        names, made = {}, []
+        for place, (name, default, help) in enumerate(settings(kind)):
+            if only and name not in only:
+                continue
+            dashed, values = f"--{name.replace('_', '-')}", choices(kind, name)
+            given: dict[str, Any] = {"rich_help_panel": panels(name), "help": help, "show_default": False}
+            option = typer.Option(dashed, metavar="|".join(values) or "X", **given)
+            typed: Any = str | None
+            if usual is not None:
+                option.help = f"{help} [{usual(name)}]"
+            elif values == ("true", "false"):
+                option, typed = (
+                    typer.Option(f"{dashed}/--no-{name.replace('_', '-')}" if default else dashed, **given),
+                    bool | None,
+                )
+                option.show_default = "on" if default else False
+            elif default is not None:
+                option.show_default = shown(default)
+            names[f"{into}_{place}"] = name
+            parameter = inspect.Parameter(f"{into}_{place}", inspect.Parameter.KEYWORD_ONLY, default=None)
+            made.append(parameter.replace(annotation=Annotated[typed, option]))
+
+        @wraps(command)
+        def run(**given: Any) -> None:
+            texts = {name: value for key, name in names.items() if (value := given.pop(key)) is not None}
+            command(**{into: {name: shown(value) for name, value in texts.items()}}, **given)
+
+        own = inspect.signature(command).parameters
+        rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, one in own.items() if name != into]
+        return _signed(run, [*rest, *made])
+
+    return decorate
+
+
 def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command one option for each setting of `Config` in place of its parameter `changes`, those that were given."""
-    from cyctr.config import PRESETS, Config, choices, settings, shown, value_at
+    from cyctr.config import PRESETS, Config, shown, value_at
 
     def usual(name: str) -> str:
         """The value that all presets have, or that of each."""
@@ -112,43 +166,17 @@ def takes_config(command: Callable[..., None]) -> Callable[..., None]:
             return f"default: {next(iter(values.values()))}"
         return ", ".join(f"{preset}: {value}" for preset, value in values.items())
 
-    names = {f"setting_{place}": name for place, (name, _, _) in enumerate(settings(Config))}
-    own = inspect.signature(command).parameters
-    made = []
-    for key, (name, _, help) in zip(names, settings(Config), strict=True):
-        panel = f"Settings of {name.rpartition('.')[0]}"
-        dashed = f"--{name.replace('_', '-')}"
-        metavar, help = "|".join(choices(Config, name)) or "X", f"{help} [{usual(name)}]"
-        option = typer.Option(dashed, help=help, metavar=metavar, rich_help_panel=panel, show_default=False)
-        kind = Annotated[str | None, option]
-        made.append(inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind))
+    def panel(name: str) -> str:
+        return Further(f"Settings of {name.rpartition('.')[0]}")
 
-    @wraps(command)
-    def run(**given: Any) -> None:
-        changes = {name: text for key, name in names.items() if (text := given.pop(key)) is not None}
-        command(changes=changes, **given)
-
-    rest = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, parameter in own.items() if name != "changes"]
-    run.__signature__ = inspect.Signature([*rest, *made])  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*rest, *made)}
-    return run
+    return takes_fields(Config, "changes", panels=panel, usual=usual)(command)
 
 
-class ManyOptions(TyperCommand):
-    """A command whose help has a list for each panel, and cuts no name, however narrow the screen."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "rich_markup_mode": None})
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Writes what the options are for."""
-        panels: dict[str, list[tuple[str, str]]] = {}
-        for option in self.get_params(ctx):
-            if (row := option.get_help_record(ctx)) is not None:
-                panels.setdefault(getattr(option, "rich_help_panel", None) or "Options", []).append(row)
-        for name, rows in panels.items():
-            with formatter.section(name):
-                formatter.write_dl(rows)
+def _signed(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+    """The command, which Typer takes to have these parameters."""
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return command
 
 
 def with_dashes(name: str) -> str:

@@ -25,6 +25,12 @@ _MASKS, _TUNING = "Masks", "How images are looked at"
 _LOCK = ".cyctr.lock"
 _MASK_NAMES = ("masks", "_mask", "-mask", ".mask")
 
+EXAMPLES = (
+    "cyctr segment --support cups --query photos --output found",
+    "cyctr segment --support kitchen --classes cup,plate --query photos --output found --format coco --review",
+    "cyctr segment --support cups --query maps --output found --tile 600",
+)
+
 
 def segment(
     support: Annotated[

