@@ -31,14 +31,14 @@ from cyctr.episodes.loading import TrainingEpisodes
 from cyctr.config import AugmentationConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.evaluation.results import Setting
+from cyctr.evaluation.results import RunKey
 evaluation = Evaluation(open_dataset(Path(sys.argv[1])), protocol("cyctr"))
-source = evaluation.source(Setting(0, 1, 0))
+source = evaluation.source(RunKey(0, 1, 0))
 for name in ("first", "again"):  # the second time every image is remembered
     start = time.perf_counter()
     count = sum(len(batch.draws) for batch in source.batches(range(200), 8, 2))
     print(count / (time.perf_counter() - start))
-training = TrainingEpisodes(evaluation.pool, evaluation.sampler(Setting(0, 1, 0)), AugmentationConfig())
+training = TrainingEpisodes(evaluation.pool, evaluation.sampler(RunKey(0, 1, 0)), AugmentationConfig())
 start = time.perf_counter()
 training.batch(0, 40)
 print(40 / (time.perf_counter() - start))

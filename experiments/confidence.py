@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cyctr.checkpoint import load_checkpoint
 from cyctr.config import InputConfig
-from cyctr.datasets.dataset import Dataset, Pixels
+from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.gallery import Shot, scenes
 from cyctr.datasets.index import Index
 from cyctr.datasets.opening import open_dataset
@@ -30,7 +30,7 @@ from cyctr.images.geometry import fit_image, fit_label, planes, restore
 from cyctr.inference.confidence import CALIBRATIONS, Calibration, calibration_name, resemblance
 from cyctr.methods.cyctr import CyCTR
 from cyctr.seeding import Stream
-from cyctr.types import Episode, Features, Prediction
+from cyctr.types import Episode, Features, Pixels, Prediction
 
 Floats = NDArray[np.float64]
 _GALLERY = "gallery"

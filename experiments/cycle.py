@@ -26,7 +26,7 @@ from cyctr.devices import choose_device, episodes_together
 from cyctr.episodes.loading import Batch
 from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation, score
-from cyctr.evaluation.results import Setting
+from cyctr.evaluation.results import RunKey
 from cyctr.evaluation.run import environment
 from cyctr.methods.cyctr import CyCTR
 from cyctr.types import Prediction
@@ -123,7 +123,7 @@ def measure(given: argparse.Namespace) -> dict[str, Any]:
     rows: list[dict[str, float]] = []
     counts: dict[str, list[Any]] = {name: [] for name in methods}
     for seed in given.seeds:
-        source = evaluation.source(Setting(given.fold, given.shots, seed), device)
+        source = evaluation.source(RunKey(given.fold, given.shots, seed), device)
         for batch in source.batches(range(given.episodes), episodes_together(device, given.shots), 4):
             rows += kinds(batch, others)
             for name, prediction in answers(methods, batch):

@@ -32,7 +32,7 @@ from cyctr.devices import choose_device
 from cyctr.evaluation.answering import open_method
 from cyctr.evaluation.metrics import Counts, count
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.evaluation.results import Setting
+from cyctr.evaluation.results import RunKey
 from cyctr.images.geometry import fit_image, fit_label, planes, restore
 from cyctr.types import Episode
 from cyctr.visual.contact import Block, contact_sheet, tile
@@ -62,7 +62,7 @@ def of_dataset(data: Path, folds: Sequence[int], episodes: int) -> Iterator[Task
     """The first test episodes of each fold with one shot, its classes in turn."""
     evaluation = Evaluation(open_dataset(data), replace(protocol("cyctr"), order="classes"), "test")
     for fold in folds:
-        pool, sampler = evaluation.pool, evaluation.sampler(Setting(fold, 1, 0))
+        pool, sampler = evaluation.pool, evaluation.sampler(RunKey(fold, 1, 0))
         for draw in map(sampler, range(episodes)):
             support, query = (Shot(pool.image(i), pool.label(i, draw.category)) for i in (draw.supports[0], draw.query))
             name = evaluation.dataset.classes[draw.category]

@@ -41,7 +41,7 @@ from cyctr.episodes.image_store import Store, open_store
 from cyctr.errors import CyctrError
 from cyctr.evaluation.answering import NetworkMethod, along_edges, with_weights
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.evaluation.results import Results, Setting
+from cyctr.evaluation.results import Results, RunKey
 from cyctr.evaluation.run import environment
 from cyctr.storage import write_atomically
 from cyctr.training import loop as session
@@ -294,7 +294,7 @@ class Laboratory:
             if own := [one for one in known if one["shots"] == shots and tested_so(one, way)]:
                 found += own
                 continue
-            settings = [Setting(fold, shots, seed) for seed in test["seeds"]]
+            settings = [RunKey(fold, shots, seed) for seed in test["seeds"]]
             batch = episodes_together(self.device, shots)
             before, each = time.perf_counter(), []
             said: list[torch.Tensor] = []

@@ -185,8 +185,6 @@ def test_a_foreign_config_is_refused_with_the_name_of_the_field(values, message)
         (lambda: AugmentationConfig(flip=-0.1), "augmentation.flip is -0.1; expected a probability"),
         (lambda: AugmentationConfig(longest=7), "augmentation.longest is 7; expected at least 8 pixels, or none"),
         (lambda: ProtocolConfig(episodes=0), "protocol.episodes is 0; expected at least 1"),
-        (lambda: ProtocolConfig(episodes_coco=0), "protocol.episodes_coco is 0"),
-        (lambda: ProtocolConfig(episodes_fss=-1), "protocol.episodes_fss is -1"),
         (lambda: ProtocolConfig(order="random"), "protocol.order is 'random'; expected one of 'images', 'shuffled'"),
         (lambda: ProtocolConfig(score="both"), "protocol.score is 'both'; expected one of 'original', 'input'"),
         (lambda: ProtocolConfig(smallest=0), "protocol.smallest is 0; expected at least 1 pixel"),
@@ -227,14 +225,14 @@ def test_a_probability_may_be_certain_and_a_range_one_number():
 def test_the_usual_protocol_measures_as_the_paper_s_numbers_were_made():
     usual = config.protocol("cyctr")
     assert usual == ProtocolConfig()
-    assert (usual.episodes, usual.episodes_coco, usual.order, usual.drop_novel) == (1000, 5000, "images", False)
+    assert (usual.episodes, usual.order, usual.drop_novel) == (1000, "images", False)
     assert (usual.score, usual.smallest, usual.seeds) == ("original", None, (0,))
     assert (usual.input.size, usual.input.fit, usual.input.multiple, usual.input.register) == (473, "pad", 1, True)
 
 
 def test_the_other_protocols_measure_as_their_repositories_do():
     pfenet, hsnet = config.protocol("pfenet"), config.protocol("hsnet")
-    assert (pfenet.episodes, pfenet.episodes_coco, pfenet.input.size) == (5000, 20000, 473)
+    assert (pfenet.episodes, pfenet.input.size) == (5000, 473)
     assert (pfenet.input.multiple, pfenet.input.register, pfenet.input.fit) == (8, False, "pad")
     assert (hsnet.episodes, hsnet.input.size, hsnet.input.fit, hsnet.score) == (1000, 400, "squash", "input")
 
@@ -244,6 +242,10 @@ def test_a_protocol_survives_json(name):
     original = replace(PROTOCOLS[name], seeds=(5, 0, 123), smallest=7)
     text = json.dumps(config.to_dict(original))
     assert config.from_dict(ProtocolConfig, json.loads(text)) == original
+
+
+def test_what_earlier_versions_said_of_single_datasets_is_ignored():
+    assert config.from_dict(ProtocolConfig, {"episodes_coco": 7, "episodes_fss": 9, "order_coco": "pairs"}) == ProtocolConfig()
 
 
 @pytest.mark.parametrize("seeds", [(0,), (1, 2), tuple(range(9))])

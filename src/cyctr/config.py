@@ -461,17 +461,17 @@ class InputConfig:
 
 @dataclass(frozen=True)
 class ProtocolConfig:
-    """How a benchmark is measured. Repositories differ in these, and so do their numbers."""
+    """How a benchmark is measured. Repositories differ in these, and so do their numbers.
+
+    `Dataset.protocol` gives a protocol with the number of episodes and the order that are usual on that dataset.
+    """
 
     episodes: int = setting(1000, "episodes for each fold and seed")
-    episodes_coco: int = setting(5000, "the same on COCO-20^i")
-    episodes_fss: int = setting(2400, "the same on FSS-1000: every test image once")
     order: Order = setting(
         "images",
         "'images': queries in list order, class drawn from those in the image; 'pairs': every (image, class) in turn; "
         "'classes': class balanced, query drawn from its images; 'shuffled': as images, in a new order each time round",
     )
-    order_coco: Order = setting("images", "the same on COCO-20^i")
     smallest: int | None = setting(None, "least pixels of a class for an image to count; default: the dataset's (2048, or 1)")
     drop_novel: bool = setting(False, "training lists without images that hold any test class (BAM; not comparable)")
     seeds: tuple[int, ...] = setting((0,), "seeds to average")
@@ -479,10 +479,8 @@ class ProtocolConfig:
     input: InputConfig = InputConfig()
 
     def __post_init__(self) -> None:
-        for name in ("episodes", "episodes_coco", "episodes_fss"):
-            _require(getattr(self, name) >= 1, f"protocol.{name}", getattr(self, name), "at least 1")
+        _require(self.episodes >= 1, "protocol.episodes", self.episodes, "at least 1")
         _require_choice("protocol.order", self.order, Order)
-        _require_choice("protocol.order_coco", self.order_coco, Order)
         _require_choice("protocol.score", self.score, Score)
         _require(self.smallest is None or self.smallest >= 1, "protocol.smallest", self.smallest, "at least 1 pixel")
         distinct = len(set(self.seeds)) == len(self.seeds) > 0
@@ -492,10 +490,8 @@ class ProtocolConfig:
 PROTOCOLS = {
     "cyctr": ProtocolConfig(),
     "released": ProtocolConfig(input=InputConfig(multiple=8, register=False, fill=0)),
-    "pfenet": ProtocolConfig(episodes=5000, episodes_coco=20000, input=InputConfig(multiple=8, register=False, fill=0)),
-    "hsnet": ProtocolConfig(
-        episodes_coco=1000, order="pairs", order_coco="classes", score="input", input=InputConfig(size=400, fit="squash")
-    ),
+    "pfenet": ProtocolConfig(episodes=5000, input=InputConfig(multiple=8, register=False, fill=0)),
+    "hsnet": ProtocolConfig(order="pairs", score="input", input=InputConfig(size=400, fit="squash")),
 }
 """The ways of measuring in use (`docs/protocol.md` says why their numbers differ)."""
 
@@ -626,6 +622,7 @@ def from_dict(kind: type[T], values: dict[str, Any], path: str = "") -> T:
         raise ConfigError(f"{path or 'config'} is {values!r}; expected the fields of {kind.__name__}")
     known, prefix = typing.get_type_hints(kind), f"{path}." if path else ""
     retired, values = _RETIRED.get(kind, {}), {**_BEFORE.get(kind, {}), **values}
+    values = {name: value for name, value in values.items() if name not in _OF_DATASETS.get(kind, ())}
     for name in values:
         if name in retired and values[name] != retired[name]:
             raise ConfigError(
@@ -639,6 +636,8 @@ def from_dict(kind: type[T], values: dict[str, Any], path: str = "") -> T:
 
 _RETIRED: dict[type[Any], dict[str, Any]] = {HeadConfig: {"residual": False}}
 """Settings of earlier versions, with the only value that this one still stands for."""
+_OF_DATASETS: dict[type[Any], tuple[str, ...]] = {ProtocolConfig: ("episodes_coco", "episodes_fss", "order_coco")}
+"""Settings of earlier versions that the dataset decides now. They are ignored."""
 _BEFORE: dict[type[Any], dict[str, Any]] = {BackboneConfig: {"dilate_first": False}}
 """What was done before a setting came, where that is not its default: configs of earlier versions do not name it."""
 

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field, fields
 from enum import IntEnum
 from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from cyctr.errors import DataError
@@ -16,6 +18,9 @@ IGNORE = 255
 """The label of a pixel that is neither foreground (1) nor background (0): padding, or a border nobody decided."""
 
 SMALLEST_SIDE = 8
+
+Pixels = NDArray[np.uint8]
+"""An image (H, W, 3) in RGB, or a map (H, W) of labels."""
 
 
 @dataclass(frozen=True, eq=False)  # tensors have no single answer to ==

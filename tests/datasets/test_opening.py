@@ -1,6 +1,12 @@
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from miniature import class_mask_folder, coco_folder, fss_folder, labelled_folder, picture, pictures, voc_folder
 
+from cyctr.config import PROTOCOLS
+from cyctr.datasets.coco import CUSTOMS as COCO
+from cyctr.datasets.fss import CUSTOMS as FSS
 from cyctr.datasets.opening import KINDS, detect, open_dataset
 from cyctr.errors import ConfigError, DataError
 
@@ -118,3 +124,29 @@ def test_problems_reach_the_one_who_asked_for_them(tmp_path):
     problems = []
     assert open_dataset(tmp_path, complain=problems.append).classes == ("cat", "dog")
     assert len(problems) == 1 and "extra.png: has no mask" in problems[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "expected"),
+    [
+        ("coco", "cyctr", (5000, "images")),
+        ("coco", "released", (5000, "images")),
+        ("coco", "pfenet", (20000, "images")),
+        ("coco", "hsnet", (1000, "classes")),
+        ("fss", "cyctr", (2400, "images")),
+        ("fss", "hsnet", (2400, "pairs")),
+        ("synthetic", "cyctr", (1000, "images")),
+        ("synthetic", "pfenet", (5000, "images")),
+        ("synthetic", "hsnet", (1000, "pairs")),
+    ],
+)
+def test_a_dataset_says_how_many_episodes_a_protocol_has_on_it_and_in_which_order(name, protocol, expected, tmp_path):
+    usual = PROTOCOLS[protocol]
+    measure = open_dataset(Path("synthetic") if name == "synthetic" else MADE[name](tmp_path)).protocol(protocol)
+    assert (measure.episodes, measure.order) == expected
+    assert replace(measure, episodes=usual.episodes, order=usual.order) == usual
+
+
+def test_the_customs_of_datasets_are_of_protocols_that_exist():
+    for customs in (COCO, FSS):
+        assert customs.keys() == PROTOCOLS.keys()

@@ -75,7 +75,7 @@ def test_a_checkpoint_of_the_release_becomes_one_of_ours(run, saved, published, 
     options = ("--method", str(output), "--protocol", "released", "--folds", "0", "--episodes", "1", "--size", "65")
     code, _, error = run("evaluate", "--data", "synthetic", *options, "--output", str(tmp_path / "scores"), "--pictures", "0")
     assert code == 0, error
-    measured = Results.load(tmp_path / "scores" / "results.json").settings["protocol"]["input"]
+    measured = Results.load(tmp_path / "scores" / "results.json").conditions["protocol"]["input"]
     assert (measured["multiple"], measured["register"], measured["fill"]) == (8, False, 0)
 
 

@@ -18,7 +18,7 @@ from cyctr.config import AugmentationConfig, Config, TrainingConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.episodes.sampler import Sampler
 from cyctr.evaluation import protocol
-from cyctr.evaluation.results import Results, Setting, fold_table
+from cyctr.evaluation.results import Results, RunKey, fold_table
 from cyctr.storage import locked
 
 COMMANDS = ["evaluate", "merge", "episodes", "data", "data check", "data info"]
@@ -71,9 +71,9 @@ def test_an_evaluation_writes_numbers_tables_and_pictures(run, tmp_path):
     assert all(str(out / name) in output for name in ("index.html", "results.json", "results.md"))
 
     results = Results.load(out / "results.json")
-    assert sorted(results.runs) == [Setting(fold, shots, 0) for fold in (0, 2) for shots in (1, 2)]
+    assert sorted(results.runs) == [RunKey(fold, shots, 0) for fold in (0, 2) for shots in (1, 2)]
     assert all(len(found.rows) == 3 and 0 < found.result().miou < 1 for found in results.runs.values())
-    assert results.settings["method"] == {"name": "foreground", "precision": "float32"}
+    assert results.conditions["method"] == {"name": "foreground", "precision": "float32"}
     assert results.sessions[0]["cyctr"] == cyctr.__version__
     assert results.sessions[0]["seconds"] > 0
 
@@ -96,10 +96,10 @@ def test_references_and_checkpoints_answer_through_the_command(evaluate, tmp_pat
     for place, method in enumerate(("prior:0.6", "prototype", tmp_path / "mine.safetensors")):
         assert_well(evaluate("--folds", 0, method=method, episodes=2, output=f"out{place}"))
         results = Results.load(tmp_path / f"out{place}" / "results.json")
-        assert len(results.runs[Setting(0, 1, 0)].rows) == 2
-    assert results.settings["method"]["name"] == "mine"
+        assert len(results.runs[RunKey(0, 1, 0)].rows) == 2
+    assert results.conditions["method"]["name"] == "mine"
     assert_well(evaluate("--folds", 0, "--resume", method=tmp_path / "mine.safetensors", episodes=3, output="out2"))
-    assert len(Results.load(tmp_path / "out2" / "results.json").runs[Setting(0, 1, 0)].rows) == 3
+    assert len(Results.load(tmp_path / "out2" / "results.json").runs[RunKey(0, 1, 0)].rows) == 3
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def trained(tmp_path):
 )
 def test_a_checkpoint_is_tested_at_the_size_it_learned_from(options, size, evaluate, trained, tmp_path):
     output = assert_well(evaluate("--folds", 0, *options, method=trained, episodes=1))
-    assert Results.load(tmp_path / "out" / "results.json").settings["protocol"]["input"]["size"] == size
+    assert Results.load(tmp_path / "out" / "results.json").conditions["protocol"]["input"]["size"] == size
     written = (tmp_path / "out" / "results.md").read_text()
     assert written.startswith(f"{trained} (sha256 ") and f"input {size} px, without flip" in written
     assert str(tmp_path / "out" / "results.md") in output
@@ -128,7 +128,7 @@ def test_a_checkpoint_is_tested_at_the_size_it_learned_from(options, size, evalu
 def test_a_reference_is_tested_at_the_size_of_the_protocol_or_the_one_that_is_given(evaluate, tmp_path):
     for options, size in (((), 473), (("--size", 65), 65)):
         assert_well(evaluate("--folds", 0, *options, episodes=1, output=f"{size}"))
-        assert Results.load(tmp_path / f"{size}" / "results.json").settings["protocol"]["input"]["size"] == size
+        assert Results.load(tmp_path / f"{size}" / "results.json").conditions["protocol"]["input"]["size"] == size
 
 
 def test_scores_on_classes_that_were_learned_from_come_with_a_note(evaluate, trained):
@@ -164,7 +164,7 @@ def test_training_lists_can_leave_out_images_of_test_classes(evaluate, run, phot
         listing = assert_well(run("episodes", *data, *train, *options, "--count", len(queries)))
         assert [line[2] for line in listed(listing)] == queries
         assert_well(evaluate("--folds", 0, *train, *options, output=f"out{len(queries)}"))
-        rows = Results.load(tmp_path / f"out{len(queries)}" / "results.json").runs[Setting(0, 1, 0)].rows
+        rows = Results.load(tmp_path / f"out{len(queries)}" / "results.json").runs[RunKey(0, 1, 0)].rows
         assert {row.query for row in rows.values()} == set(queries)
         sizes = [line.split() for line in assert_well(run("data", "info", *data[1:], *options)).splitlines()]
         assert ["0", "train", "1", *[str(len(queries))] * 3, "(cat)"] in sizes
@@ -176,7 +176,7 @@ def test_results_that_are_there_are_not_written_over_unasked(evaluate, tmp_path)
     assert_one_line(evaluate(method="background"), "results.json: is there already", "--resume", "--force", "--output")
     assert state(tmp_path / "out") == before
     assert_well(evaluate("--force", method="background"))
-    assert Results.load(tmp_path / "out" / "results.json").settings["method"]["name"] == "background"
+    assert Results.load(tmp_path / "out" / "results.json").conditions["method"]["name"] == "background"
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,7 @@ def test_episodes_are_listed_a_line_each(run, photos):
 
 def test_the_listed_episodes_are_those_that_are_measured(run, evaluate, photos, tmp_path):
     assert_well(evaluate("--folds", 1))
-    rows = Results.load(tmp_path / "out" / "results.json").runs[Setting(1, 1, 0)].rows
+    rows = Results.load(tmp_path / "out" / "results.json").runs[RunKey(1, 1, 0)].rows
     output = assert_well(run("episodes", "--data", photos, "--class-folds", 2, "--fold", 1, "--count", 6))
     assert [(line[2], line[3]) for line in listed(output)] == [(row.query, *row.supports) for _, row in sorted(rows.items())]
 

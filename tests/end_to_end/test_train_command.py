@@ -22,7 +22,7 @@ from cyctr.config import PRESETS, Config, choices, from_dict, settings, value_at
 from cyctr.datasets import synthetic_pool
 from cyctr.datasets.dataset import Dataset
 from cyctr.errors import TrainingError
-from cyctr.evaluation.results import Results, Setting
+from cyctr.evaluation.results import Results, RunKey
 from cyctr.storage import locked
 from cyctr.training.run_folder import CURVES, LAST, STATE, RunFolder
 from cyctr.training.trainer import Options
@@ -100,8 +100,8 @@ def test_a_network_is_trained_on_synthetic_classes_and_evaluated(run, tmp_path, 
     assert "watched on the test classes" in output
     assert all(str(tmp_path / "deep" / "out" / name) in output for name in (LAST, CURVES))
     found = measured(run, tmp_path / "deep" / "out" / LAST, tmp_path / "results", "synthetic")
-    assert {row.category for row in found.runs[Setting(0, 1, 0)].rows.values()} <= {0, 1}
-    assert found.settings["method"]["name"] == "last"
+    assert {row.category for row in found.runs[RunKey(0, 1, 0)].rows.values()} <= {0, 1}
+    assert found.conditions["method"]["name"] == "last"
 
 
 def test_a_network_is_trained_on_a_folder_of_ones_own_and_evaluated_on_the_classes_it_has_not_seen(
@@ -114,7 +114,7 @@ def test_a_network_is_trained_on_a_folder_of_ones_own_and_evaluated_on_the_class
     assert about["data"]["test"] == ["thing1"]
     assert describe_checkpoint(tmp_path / "out" / LAST) == (config_of(tmp_path / "out"), about["data"])
     found = measured(run, tmp_path / "out" / LAST, tmp_path / "results", things, "--test-classes", "thing1")
-    assert {row.category for row in found.runs[Setting(0, 1, 0)].rows.values()} == {1}
+    assert {row.category for row in found.runs[RunKey(0, 1, 0)].rows.values()} == {1}
     assert files(tmp_path / "out") == FILES
 
 
@@ -123,7 +123,7 @@ def test_by_default_every_class_and_image_is_learned_from(train, run, things, tm
     assert "4 classes to learn from, 16 images" in output
     assert "not validated: no class is held out; --training.hold-out N" in output
     assert json.loads((tmp_path / "out" / "config.json").read_text())["data"]["train"] == [f"thing{i}" for i in range(4)]
-    assert measured(run, tmp_path / "out" / LAST, tmp_path / "results", things).runs[Setting(0, 1, 0)].rows
+    assert measured(run, tmp_path / "out" / LAST, tmp_path / "results", things).runs[RunKey(0, 1, 0)].rows
 
 
 def test_classes_are_held_out_where_that_is_asked_for(train, tmp_path):
@@ -149,7 +149,7 @@ def test_the_command_that_measures_a_network_works_as_it_is_printed(run, tmp_pat
     assert_well(run(*words, "--episodes", 1, "--pictures", 0))
     about = json.loads((tmp_path / "the run" / "config.json").read_text())["data"]
     found = Results.load(tmp_path / "the run" / "test" / "results.json")
-    assert {found.classes[row.category] for row in found.runs[Setting(1, 1, 0)].rows.values()} == set(about["test"])
+    assert {found.classes[row.category] for row in found.runs[RunKey(1, 1, 0)].rows.values()} == set(about["test"])
 
 
 def test_where_nothing_was_kept_for_a_test_no_command_measures(train):

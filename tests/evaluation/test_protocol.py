@@ -7,17 +7,17 @@ import torch.nn.functional as F
 from measuring import CPU, NAMES, SMALL, Album, album, constant, dataset, ellipse, measure, noise, oracle
 from sklearn.metrics import confusion_matrix
 
-from cyctr.config import PROTOCOLS, InputConfig, ProtocolConfig
+from cyctr.config import PROTOCOLS, InputConfig
 from cyctr.errors import ConfigError, DataError
 from cyctr.evaluation import protocol as protocols
 from cyctr.evaluation.metrics import Counts
 from cyctr.evaluation.protocol import Evaluation, in_one_step, masks
-from cyctr.evaluation.results import Results, Setting, merge
+from cyctr.evaluation.results import Results, RunKey, merge
 from cyctr.images.geometry import restore
 from cyctr.types import Prediction
 
 ODD = ((375, 499), (333, 500), (281, 413), (199, 201), (61, 37))
-EVERY = [Setting(fold, shots, seed) for fold in (0, 1) for shots in (1, 2) for seed in (0, 1)]
+EVERY = [RunKey(fold, shots, seed) for fold in (0, 1) for shots in (1, 2) for seed in (0, 1)]
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def test_a_row_names_the_class_and_the_images_that_were_drawn(evaluation, single
             assert row.supports == tuple(f"image-{i}" for i in draw.supports)
             assert len(row.supports) == setting.shots
             assert row.category in evaluation.dataset.folds[setting.fold].test
-    one, other = (single.runs[Setting(0, 2, seed)].rows for seed in (0, 1))
+    one, other = (single.runs[RunKey(0, 2, seed)].rows for seed in (0, 1))
     assert [row.query for row in one.values()] == [row.query for row in other.values()]  # queries come in list order
     assert [row.supports for row in one.values()] != [row.supports for row in other.values()]
 
@@ -76,7 +76,7 @@ def test_the_protocol_decides_which_episodes_are_drawn():
     pool = Album([*album().values, both])
 
     def sampler(split="test", **changes):
-        return Evaluation(dataset(pool), replace(SMALL, **changes), split).sampler(Setting(0, 1, 0))
+        return Evaluation(dataset(pool), replace(SMALL, **changes), split).sampler(RunKey(0, 1, 0))
 
     balanced = [sampler(order="classes")(number).category for number in range(20)]
     assert all({*balanced[i : i + 2]} == {0, 1} for i in range(0, 20, 2))
@@ -108,7 +108,7 @@ def test_a_slow_twin_scores_every_episode_the_same(evaluation, single):
 @pytest.mark.parametrize("score", ["original", "input"])
 def test_the_truth_itself_scores_nearly_everything_on_images_of_odd_sizes(name, score):
     protocol = replace(PROTOCOLS[name], score=score)
-    results = measure(oracle, Evaluation(dataset(album(2, ODD)), protocol), [Setting(0, 1, 0), Setting(1, 1, 0)], 4)
+    results = measure(oracle, Evaluation(dataset(album(2, ODD)), protocol), [RunKey(0, 1, 0), RunKey(1, 1, 0)], 4)
     found = [run.result() for run in results.runs.values()]
     lowest = 1.0 if score == "input" else 0.97
     assert all(result.miou >= lowest and result.fb_iou >= lowest for result in found)
@@ -216,7 +216,7 @@ def test_every_class_gets_its_own_value_under_its_own_name():
         image[: 20 * share // 100] = value
         values += [image, image]
     evaluation = Evaluation(dataset(Album(values), folds=((3, 1), (0, 2))), SMALL)
-    results = measure(constant(True), evaluation, [Setting(0, 1, 0), Setting(1, 1, 0)], 8)
+    results = measure(constant(True), evaluation, [RunKey(0, 1, 0), RunKey(1, 1, 0)], 8)
     (summary,) = results.summary()
     assert summary["classes"] == shares
     assert {fold: value["mean"] for fold, value in summary["folds"].items()} == {"0": 50, "1": 30}
@@ -265,7 +265,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(stop, evaluation, single, t
         if len(done) == stop:
             raise KeyboardInterrupt
 
-    results = Results(single.settings)
+    results = Results(single.conditions)
     with pytest.raises(KeyboardInterrupt):
         measure(noise, evaluation, EVERY, 11, results, batch=4, on_batch=interrupt)
     results.save(tmp_path / "results.json")
@@ -292,7 +292,7 @@ def test_a_method_that_fails_leaves_the_episodes_before_it(evaluation, single):
             raise KeyboardInterrupt
         return noise(episode)
 
-    results = Results(single.settings)
+    results = Results(single.conditions)
     with pytest.raises(KeyboardInterrupt):
         measure(failing, evaluation, EVERY, 11, results, batch=2)
     kept = results.runs[EVERY[0]].rows
@@ -324,9 +324,9 @@ def test_what_cannot_be_measured_is_refused_before_anything_is(evaluation):
     def never(episode):
         raise AssertionError("asked")
 
-    results = Results(evaluation.settings())
+    results = Results(evaluation.conditions())
     with pytest.raises(DataError, match="a 3-shot episode needs 4"):
-        measure(never, evaluation, [Setting(0, 1, 0), Setting(0, 3, 0)], results=results)
+        measure(never, evaluation, [RunKey(0, 1, 0), RunKey(0, 3, 0)], results=results)
     assert results.runs == {}
 
 
@@ -362,24 +362,18 @@ def test_a_damaged_image_stops_the_run_with_its_own_message(evaluation):
 
 
 def test_settings_hold_what_decides_the_numbers_and_not_how_many(evaluation):
-    usual = evaluation.settings()
+    usual = evaluation.conditions()
     assert usual["dataset"]["classes"] == list(NAMES)
     assert usual["dataset"]["folds"] == [[0, 1], [2, 3]]
 
     def settings(pool=evaluation.pool, split="test", **changes):
-        return Evaluation(dataset(pool), replace(SMALL, **changes), split).settings()
+        return Evaluation(dataset(pool), replace(SMALL, **changes), split).conditions()
 
-    assert settings(seeds=(1, 2), episodes=3, episodes_coco=4, episodes_fss=5) == usual
+    assert settings(seeds=(1, 2), episodes=3) == usual
     values = [value.copy() for value in evaluation.pool.values]
     values[3][0, 0] = 4 - values[3][0, 0]
     for other in (settings(order="pairs"), settings(score="input"), settings(split="train"), settings(Album(values))):
         assert other != usual
-
-
-@pytest.mark.parametrize(("name", "count"), [("coco-2014", 7), ("fss", 9), ("pascal", 5), ("folder", 5)])
-def test_the_protocol_says_how_many_episodes_a_dataset_gets(name, count):
-    protocol = ProtocolConfig(episodes=5, episodes_coco=7, episodes_fss=9, input=InputConfig(33))
-    assert Evaluation(replace(dataset(), name=name), protocol).episodes == count
 
 
 def test_the_episodes_are_where_the_method_computes(evaluation):

@@ -11,11 +11,11 @@ from cyctr.episodes.sampler import Draw
 from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.remembering import FeatureMethod, Remembering
-from cyctr.evaluation.results import Setting
+from cyctr.evaluation.results import RunKey
 from cyctr.methods import reference
 from cyctr.types import Episode, Features, Prediction
 
-EVERY = [Setting(fold, shots, seed) for fold in (0, 1) for shots in (1, 2) for seed in (0, 1)]
+EVERY = [RunKey(fold, shots, seed) for fold in (0, 1) for shots in (1, 2) for seed in (0, 1)]
 UNLIMITED = 2**40
 
 
@@ -86,7 +86,7 @@ def distinct(images):
     return {image.numpy().tobytes() for image in images}
 
 
-@pytest.mark.parametrize("setting", [Setting(0, 1, 0), Setting(1, 2, 0)], ids=["one shot", "two shots"])
+@pytest.mark.parametrize("setting", [RunKey(0, 1, 0), RunKey(1, 2, 0)], ids=["one shot", "two shots"])
 @pytest.mark.parametrize("limit", ["nothing", "too little", "one image", "five images", "everything"])
 def test_answers_with_remembered_features_are_those_without(network, evaluation, setting, limit):
     reply = Remembering(Counting(network), limits(network)[limit])

@@ -10,7 +10,7 @@ from cyctr.evaluation.results import (
     Results,
     Row,
     Run,
-    Setting,
+    RunKey,
     class_table,
     description,
     differences,
@@ -53,7 +53,7 @@ def random_run(wanted=9, seed=0):
 
 
 def some():
-    runs = {Setting(fold, shots, 0): random_run(seed=fold + 7 * shots) for fold in (0, 1) for shots in (1, 5)}
+    runs = {RunKey(fold, shots, 0): random_run(seed=fold + 7 * shots) for fold in (0, 1) for shots in (1, 5)}
     return Results(settings(), runs, [{"seconds": 1.5}])
 
 
@@ -67,7 +67,7 @@ def test_more_seeds_on_the_same_images_do_not_narrow_the_interval_of_images():
         return Run(60, 60, 120, {i: row(quality[i], classes[i], f"image {i}") for i in range(60)})
 
     def width(seeds):
-        (summary,) = Results(settings(), {Setting(0, 1, seed): seeded(seed) for seed in range(seeds)}).summary()
+        (summary,) = Results(settings(), {RunKey(0, 1, seed): seeded(seed) for seed in range(seeds)}).summary()
         return summary["interval"][1] - summary["interval"][0]
 
     assert width(6) > 0.85 * width(1)
@@ -83,14 +83,14 @@ def test_a_file_gives_back_what_was_saved(tmp_path):
     results = some()
     assert reloaded(results, tmp_path) == results
     assert reloaded(results, tmp_path).summary() == results.summary()
-    empty = Results(settings(), {Setting(0, 1, 0): Run(5, 2, 3)})
+    empty = Results(settings(), {RunKey(0, 1, 0): Run(5, 2, 3)})
     assert reloaded(empty, tmp_path) == empty
 
 
 def test_saving_twice_writes_the_same_bytes_whatever_the_order_of_runs_and_episodes(tmp_path):
     results = some()
     shuffled = Results(
-        results.settings,
+        results.conditions,
         {s: Run(r.wanted, r.images, r.pairs, dict(reversed(r.rows.items()))) for s, r in reversed(results.runs.items())},
         results.sessions,
     )
@@ -100,7 +100,7 @@ def test_saving_twice_writes_the_same_bytes_whatever_the_order_of_runs_and_episo
 
 
 def test_each_episode_is_a_line_of_the_file_under_columns_that_name_its_fields(tmp_path):
-    results = Results(settings(), {Setting(1, 2, 3): Run(1, 5, 6, {4: Row(2, "q", ("a", "b"), Counts(10, 20, 30, 40))})})
+    results = Results(settings(), {RunKey(1, 2, 3): Run(1, 5, 6, {4: Row(2, "q", ("a", "b"), Counts(10, 20, 30, 40))})})
     results.save(tmp_path / "results.json")
     lines = (tmp_path / "results.json").read_text().splitlines()
     assert '   [4, 2, "q", ["a", "b"], 10, 20, 30, 40]' in lines
@@ -124,7 +124,7 @@ def test_each_episode_is_a_line_of_the_file_under_columns_that_name_its_fields(t
 )
 def test_any_name_of_a_class_or_a_file_survives(name, tmp_path):
     episodes = {0: row(50, 0, name, (name, "other")), 1: row(20, 1)}
-    runs = {Setting(fold, 1, 0): Run(2, 2, 2, dict(episodes)) for fold in (0, 1)}
+    runs = {RunKey(fold, 1, 0): Run(2, 2, 2, dict(episodes)) for fold in (0, 1)}
     results = Results(settings([name, "bee"]), runs)
     assert reloaded(results, tmp_path) == results
 
@@ -132,8 +132,15 @@ def test_any_name_of_a_class_or_a_file_survives(name, tmp_path):
 def test_settings_are_kept_as_a_file_gives_them_back(tmp_path):
     """A tuple of a config becomes a list in JSON; that is no difference."""
     results = Results({**settings(), "model": {"scale": (0.6, 4.0)}})
-    assert differences(reloaded(results, tmp_path).settings, results.settings) == []
+    assert differences(reloaded(results, tmp_path).conditions, results.conditions) == []
     assert reloaded(results, tmp_path) == results
+
+
+@pytest.mark.parametrize(("dataset", "order"), [("coco-2014", "classes"), ("pascal", "images")])
+def test_results_of_earlier_versions_had_an_order_for_coco_beside_the_usual_one(dataset, order, tmp_path):
+    now, before = settings(order=order), settings(order_coco="classes")
+    now["dataset"]["name"] = before["dataset"]["name"] = dataset
+    assert reloaded(Results(before), tmp_path) == Results(now)
 
 
 def test_a_failed_save_says_so_and_keeps_the_file_before(tmp_path):
@@ -200,7 +207,7 @@ def parts():
             s: Run(r.wanted, r.images, r.pairs, {n: row for n, row in r.rows.items() if n % 2 == place})
             for s, r in whole.runs.items()
         }
-        made.append(Results(whole.settings, chosen, {"seconds": place}))
+        made.append(Results(whole.conditions, chosen, {"seconds": place}))
     return made
 
 
@@ -231,7 +238,7 @@ def test_a_missing_part_is_an_unfinished_whole():
 
 def test_runs_of_different_settings_join_where_only_the_folds_differ():
     whole = some()
-    folds = [Results(whole.settings, {s: r for s, r in whole.runs.items() if s.fold == fold}) for fold in (1, 0)]
+    folds = [Results(whole.conditions, {s: r for s, r in whole.runs.items() if s.fold == fold}) for fold in (1, 0)]
     assert merge(folds).runs == whole.runs
     assert merge(folds).summary() == whole.summary()
 
@@ -242,22 +249,20 @@ def test_results_of_other_settings_are_not_merged_and_the_field_is_named():
 
 
 def test_the_largest_wish_counts_when_parts_wanted_different_numbers():
-    whole = merge(
-        [Results(settings(), {Setting(0, 1, 0): run(1, wanted=1)}), Results(settings(), {Setting(0, 1, 0): run(1, 2)})]
-    )
-    assert whole.runs[Setting(0, 1, 0)].wanted == 2
+    whole = merge([Results(settings(), {RunKey(0, 1, 0): run(1, wanted=1)}), Results(settings(), {RunKey(0, 1, 0): run(1, 2)})])
+    assert whole.runs[RunKey(0, 1, 0)].wanted == 2
 
 
 @pytest.mark.parametrize("other", [row(61), row(60, category=1), row(60, query="another"), row(60, supports=("another",))])
 def test_an_episode_that_went_differently_is_not_merged(other):
-    one, two = (Results(settings(), {Setting(2, 1, 0): Run(4, 5, 6, {3: episode})}) for episode in (row(60), other))
-    with pytest.raises(DataError, match=r"episode 3 of Setting\(fold=2, shots=1, seed=0\) differs"):
+    one, two = (Results(settings(), {RunKey(2, 1, 0): Run(4, 5, 6, {3: episode})}) for episode in (row(60), other))
+    with pytest.raises(DataError, match=r"episode 3 of RunKey\(fold=2, shots=1, seed=0\) differs"):
         merge([one, two])
 
 
 def test_the_summary_of_one_run_is_its_own_numbers_in_percent():
     made = random_run(40)
-    (summary,) = Results(settings(), {Setting(2, 5, 0): made}).summary()
+    (summary,) = Results(settings(), {RunKey(2, 5, 0): made}).summary()
     result = made.result(seed=2)  # the fold decides the chance of the interval
     assert (summary["shots"], summary["seeds"], summary["episodes"], summary["finished"]) == (5, [0], 40, True)
     assert summary["folds"] == {"2": {"mean": pytest.approx(100 * result.miou, abs=1e-3), "std": None}}
@@ -269,7 +274,7 @@ def test_the_summary_of_one_run_is_its_own_numbers_in_percent():
 
 def test_several_seeds_give_a_mean_and_the_sample_s_standard_deviation():
     values = {0: {0: 40, 1: 50, 2: 63}, 1: {0: 70, 1: 78, 2: 60}}  # fold -> seed -> IoU
-    results = Results(settings(), {Setting(f, 1, s): run(v, category=f) for f, own in values.items() for s, v in own.items()})
+    results = Results(settings(), {RunKey(f, 1, s): run(v, category=f) for f, own in values.items() for s, v in own.items()})
     (summary,) = results.summary()
     for fold, own in values.items():
         assert summary["folds"][str(fold)]["mean"] == pytest.approx(statistics.mean(own.values()), abs=1e-3)
@@ -296,20 +301,20 @@ def test_folds_are_drawn_independently_and_the_seeds_of_one_fold_together():
         (summary,) = Results(settings(), {setting: Run(60, 60, 60, rows) for setting in measured}).summary()
         return summary["interval"][1] - summary["interval"][0]
 
-    alone = width(Setting(0, 1, 0))
-    assert width(Setting(0, 1, 0), Setting(0, 1, 1)) == pytest.approx(alone)
-    assert width(Setting(0, 1, 0), Setting(1, 1, 0)) == pytest.approx(alone / 2**0.5, rel=0.15)
+    alone = width(RunKey(0, 1, 0))
+    assert width(RunKey(0, 1, 0), RunKey(0, 1, 1)) == pytest.approx(alone)
+    assert width(RunKey(0, 1, 0), RunKey(1, 1, 0)) == pytest.approx(alone / 2**0.5, rel=0.15)
 
 
 def test_a_seed_that_lacks_a_fold_does_not_bend_the_mean():
-    results = Results(settings(), {Setting(0, 1, 0): run(40), Setting(1, 1, 0): run(60), Setting(0, 1, 1): run(90)})
+    results = Results(settings(), {RunKey(0, 1, 0): run(40), RunKey(1, 1, 0): run(60), RunKey(0, 1, 1): run(90)})
     (summary,) = results.summary()
     assert summary["mean"] == {"mean": 50, "std": None}
     assert summary["folds"]["0"]["mean"] == 40  # all numbers of a line are of the same runs
 
 
 def test_the_fold_table_has_the_paper_s_form():
-    runs = {Setting(fold, shots, 0): run(10 * fold + shots, category=fold) for shots in (5, 1) for fold in (1, 0, 3, 2)}
+    runs = {RunKey(fold, shots, 0): run(10 * fold + shots, category=fold) for shots in (5, 1) for fold in (1, 0, 3, 2)}
     table = fold_table(Results(settings(), runs))
     assert table[0] == ["shots", "fold-0", "fold-1", "fold-2", "fold-3", "mean mIoU", "95 % interval", "FB-IoU", "episodes"]
     assert [line[:6] for line in table[1:]] == [
@@ -320,18 +325,18 @@ def test_the_fold_table_has_the_paper_s_form():
 
 
 def test_a_fold_that_was_not_measured_is_a_dash():
-    table = fold_table(Results(settings(), {Setting(0, 1, 0): run(10), Setting(0, 5, 0): run(20), Setting(1, 5, 0): run(30)}))
+    table = fold_table(Results(settings(), {RunKey(0, 1, 0): run(10), RunKey(0, 5, 0): run(20), RunKey(1, 5, 0): run(30)}))
     assert table[0][1:3] == ["fold-0", "fold-1"]
     assert [line[1:3] for line in table[1:]] == [["10.0", "–"], ["20.0", "30.0"]]
 
 
 def test_folds_stay_in_order_when_the_first_shots_lack_some():
-    runs = {Setting(2, 1, 0): run(10), Setting(0, 5, 0): run(20), Setting(2, 5, 0): run(30), Setting(10, 5, 0): run(30)}
+    runs = {RunKey(2, 1, 0): run(10), RunKey(0, 5, 0): run(20), RunKey(2, 5, 0): run(30), RunKey(10, 5, 0): run(30)}
     assert fold_table(Results(settings(), runs))[0][1:4] == ["fold-0", "fold-2", "fold-10"]
 
 
 def test_several_seeds_show_their_deviation_in_the_table():
-    table = fold_table(Results(settings(), {Setting(0, 1, 0): run(40), Setting(0, 1, 1): run(50)}))
+    table = fold_table(Results(settings(), {RunKey(0, 1, 0): run(40), RunKey(0, 1, 1): run(50)}))
     assert table[1][1:3] == ["45.0 ± 7.1", "45.0 ± 7.1"]
     assert spread_text({"mean": 1.25, "std": None}) == "1.2"
 
@@ -339,9 +344,9 @@ def test_several_seeds_show_their_deviation_in_the_table():
 @pytest.mark.parametrize(
     "runs",
     [
-        {Setting(0, 1, 0): run(40, 50, wanted=3)},
-        {Setting(0, 1, 0): run(40, 50), Setting(1, 1, 0): run(wanted=2)},
-        {Setting(0, 1, 0): run(40, 50), Setting(0, 1, 1): run(40, wanted=2)},
+        {RunKey(0, 1, 0): run(40, 50, wanted=3)},
+        {RunKey(0, 1, 0): run(40, 50), RunKey(1, 1, 0): run(wanted=2)},
+        {RunKey(0, 1, 0): run(40, 50), RunKey(0, 1, 1): run(40, wanted=2)},
     ],
     ids=["some episodes", "a fold that was not begun", "a seed"],
 )
@@ -357,17 +362,17 @@ def test_a_finished_run_says_nothing_of_that():
 
 
 def test_results_without_an_episode_have_empty_tables():
-    for results in (Results(settings()), Results(settings(), {Setting(0, 1, 0): Run(5, 2, 3)})):
+    for results in (Results(settings()), Results(settings(), {RunKey(0, 1, 0): Run(5, 2, 3)})):
         assert results.summary() == []
         assert len(fold_table(results)) == len(class_table(results)) == 1
 
 
 def test_the_class_table_has_a_line_for_each_class_that_was_met():
     runs = {
-        Setting(0, 1, 0): run(10, category=0),
-        Setting(1, 1, 0): run(40, category=3),
-        Setting(0, 5, 0): run(20, category=0),
-        Setting(1, 5, 0): run(50, category=2),
+        RunKey(0, 1, 0): run(10, category=0),
+        RunKey(1, 1, 0): run(40, category=3),
+        RunKey(0, 5, 0): run(20, category=0),
+        RunKey(1, 5, 0): run(50, category=2),
     }
     assert class_table(Results(settings(), runs)) == [
         ["class", "1-shot", "5-shot"],
@@ -410,12 +415,12 @@ def test_a_line_says_what_was_measured_and_how():
 
 def test_classes_that_were_learned_from_are_known_where_the_checkpoint_says_so():
     about = settings()
-    assert learned_classes(Results(about, {Setting(0, 1, 0): run(10, category=2)})) == []
+    assert learned_classes(Results(about, {RunKey(0, 1, 0): run(10, category=2)})) == []
     about["method"]["checkpoint"] = {"sha256": "0", "data": {"train": ["cat", "ant", "cow"]}}
-    runs = {Setting(0, 1, 0): run(10, category=2), Setting(1, 1, 0): run(10, category=3)}
+    runs = {RunKey(0, 1, 0): run(10, category=2), RunKey(1, 1, 0): run(10, category=3)}
     assert learned_classes(Results(about, runs)) == ["cat"]
 
 
 def test_a_bar_in_a_name_does_not_split_a_cell():
-    results = Results(settings(["black | white"]), {Setting(0, 1, 0): run(10)})
+    results = Results(settings(["black | white"]), {RunKey(0, 1, 0): run(10)})
     assert parse(markdown(results))[1] == [["class", "1-shot"], ["black | white", "10.0"]]

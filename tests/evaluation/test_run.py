@@ -14,7 +14,7 @@ from cyctr.errors import CheckpointError, ConfigError, DataError, WeightsError
 from cyctr.evaluation.answering import open_method
 from cyctr.evaluation.preview import episode_contact_sheet
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.evaluation.results import Results, Setting, merge
+from cyctr.evaluation.results import Results, RunKey, merge
 from cyctr.evaluation.run import draw_pictures, environment, prepare
 
 
@@ -39,9 +39,9 @@ def opened(method="background", weights="tiny", device="cpu", precision="auto", 
 
 def test_a_job_is_every_fold_and_seed_for_each_number_of_shots():
     made = prepare(dataset(), replace(SMALL, seeds=(3, 5)), shots=(1, 2))
-    assert sorted(made.settings) == [Setting(f, k, s) for f in (0, 1) for k in (1, 2) for s in (3, 5)]
+    assert sorted(made.settings) == [RunKey(f, k, s) for f in (0, 1) for k in (1, 2) for s in (3, 5)]
     assert made.episodes == SMALL.episodes
-    assert prepare(dataset(), SMALL, folds=[1], episodes=9).settings == [Setting(1, 1, 0)]
+    assert prepare(dataset(), SMALL, folds=[1], episodes=9).settings == [RunKey(1, 1, 0)]
     assert prepare(dataset(), SMALL, episodes=9).episodes == 9
 
 
@@ -270,7 +270,7 @@ def test_the_answer_is_drawn_on_the_image_wherever_it_was_scored(tmp_path):
 
 def test_more_pictures_than_episodes_are_as_many_as_there_are_queries(tmp_path):
     read, results = drawn(tmp_path, 50, shots=(1,), folds=[0], episodes=4)
-    queries = {row.query for row in results.runs[Setting(0, 1, 0)].rows.values()}
+    queries = {row.query for row in results.runs[RunKey(0, 1, 0)].rows.values()}
     assert read.tags.count("figure") == 3 * len(queries)
 
 
@@ -292,7 +292,7 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
 
 def sheet(numbers=range(3), augment=False, shots=1, seed=0, pool=None):
     evaluation = Evaluation(dataset(pool or album()), SMALL)
-    return episode_contact_sheet(evaluation, Setting(0, shots, seed), numbers, augment)
+    return episode_contact_sheet(evaluation, RunKey(0, shots, seed), numbers, augment)
 
 
 def test_a_contact_sheet_has_room_for_every_episode_and_shot():

@@ -11,13 +11,13 @@ from cyctr.config import InputConfig, ProtocolConfig
 from cyctr.datasets.dataset import Dataset, Fold
 from cyctr.datasets.index import Index, Survey
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.evaluation.results import Results, Setting
+from cyctr.evaluation.results import Results, RunKey
 from cyctr.types import Episode, Prediction
 
 CPU = torch.device("cpu")
 NAMES = ("ant", "bee", "cat", "dog")
 SMALL = ProtocolConfig(input=InputConfig(33))
-_ONE_RUN = (Setting(0, 1, 0),)
+_ONE_RUN = (RunKey(0, 1, 0),)
 SIZES = ((31, 47), (53, 29), (40, 40), (27, 61), (45, 33))
 
 
@@ -96,6 +96,6 @@ def noise(episode: Episode) -> Prediction:
 def measure(method, evaluation=None, settings=_ONE_RUN, episodes=12, results=None, **options) -> Results:
     """The results of a method; arguments as of `Evaluation.run`."""
     evaluation = evaluation or Evaluation(dataset(), SMALL)
-    results = results or Results({"method": {"name": "test", "precision": "float32"}, **evaluation.settings()})
+    results = results or Results({"method": {"name": "test", "precision": "float32"}, **evaluation.conditions()})
     evaluation.run(method, results, settings, episodes, CPU, **{"batch": 4, "workers": 1, **options})
     return results

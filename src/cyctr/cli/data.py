@@ -54,11 +54,10 @@ def data_info(
     """Show the list sizes of every fold: the first thing to compare when numbers differ between repositories."""
     from dataclasses import replace
 
-    from cyctr import config
     from cyctr.episodes.sizes import list_sizes
 
     opened = dataset()
-    chosen = replace(config.protocol(protocol), drop_novel=drop_novel)
+    chosen = replace(opened.protocol(protocol), drop_novel=drop_novel)
     with options.progress_bar("reading masks") as progress:
         rows = list_sizes(opened, chosen, progress)
     table = [["fold", "split", "classes", "images", "(image, class) pairs", "fewest images of a class"]]

@@ -32,23 +32,22 @@ def episodes(
     """List episodes: number, class, query and supports, one on each line, and draw them."""
     from dataclasses import replace
 
-    from cyctr import config
     from cyctr.errors import ConfigError, DataError
     from cyctr.evaluation.preview import episode_contact_sheet
-    from cyctr.evaluation.results import Setting
+    from cyctr.evaluation.results import RunKey
     from cyctr.evaluation.run import prepare
 
     if sheet is not None and sheet.exists() and not force:
         raise ConfigError(f"{sheet}: is there already; replace it with --force, or choose another --sheet")
     changes: dict[str, Any] = {"drop_novel": drop_novel, "seeds": (seed,)}
     if order is not None:
-        changes["order"] = changes["order_coco"] = order
+        changes["order"] = order
     if smallest is not None:
         changes["smallest"] = smallest
     opened = dataset()
     with options.progress_bar("reading masks") as progress:
-        job = prepare(opened, replace(config.protocol(protocol), **changes), split, [fold], [shots], progress=progress)
-    setting = Setting(fold, shots, seed)
+        job = prepare(opened, replace(opened.protocol(protocol), **changes), split, [fold], [shots], progress=progress)
+    setting = RunKey(fold, shots, seed)
     sampler, keys = job.evaluation.sampler(setting), job.evaluation.pool.keys
     for number in range(first, first + count):
         draw = sampler(number)

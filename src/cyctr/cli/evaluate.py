@@ -15,7 +15,6 @@ from cyctr.storage import alone
 from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
-    from cyctr.config import ProtocolConfig
     from cyctr.datasets.dataset import Dataset
     from cyctr.evaluation.results import Results
 
@@ -75,6 +74,7 @@ def evaluate(
     """
     import os
 
+    from cyctr import config
     from cyctr.devices import episodes_together
     from cyctr.evaluation.answering import check_method, input_size
     from cyctr.evaluation.results import Results, markdown, write_text
@@ -86,13 +86,15 @@ def evaluate(
     path = output / ("results.json" if parts == 1 else f"results-{place + 1}of{parts}.json")
     options.refuse_to_replace(path, *((output / name for name in _OTHERS) if parts == 1 else ()), allowed=resume or force)
     check_method(method, weights, device, precision)
-    measure = _protocol(protocol, order, smallest, drop_novel, seeds)
-    if size is None and measure.score == "original":  # elsewhere the size is part of the score
+    config.protocol(protocol)  # refuses an unknown name before the data is opened
+    changes = _changes(order, smallest, drop_novel, seeds)
+    if size is None and config.protocol(protocol).score == "original":  # elsewhere the size is part of the score
         size = input_size(method)
-    if size is not None:
-        measure = replace(measure, input=replace(measure.input, size=size))
     fold_numbers = None if folds is None else options.numbers("--folds", folds)
     opened = dataset()
+    measure = replace(opened.protocol(protocol), **changes)
+    if size is not None:
+        measure = replace(measure, input=replace(measure.input, size=size))
     with options.progress_bar("reading masks") as progress:
         job = prepare(
             opened,
@@ -201,19 +203,18 @@ def _show(results: "Results") -> None:
         )
 
 
-def _protocol(name: str, order: str | None, smallest: int | None, drop_novel: bool, seeds: str | None) -> "ProtocolConfig":
-    from cyctr import config
-
+def _changes(order: str | None, smallest: int | None, drop_novel: bool, seeds: str | None) -> dict[str, Any]:
+    """The fields of a protocol that the user chose."""
     changes: dict[str, Any] = {}
     if order is not None:
-        changes["order"] = changes["order_coco"] = order
+        changes["order"] = order
     if smallest is not None:
         changes["smallest"] = smallest
     if drop_novel:
         changes["drop_novel"] = True
     if seeds is not None:
         changes["seeds"] = tuple(options.numbers("--seeds", seeds))
-    return replace(config.protocol(name), **changes)
+    return changes
 
 
 def _part(text: str) -> tuple[int, int]:

@@ -17,7 +17,7 @@ from cyctr.errors import ConfigError
 from cyctr.words import listed
 
 if TYPE_CHECKING:
-    from cyctr.datasets.dataset import Dataset, Progress
+    from cyctr.datasets.dataset import Dataset, OnProgress
     from cyctr.inference import EncodedSupport, Segmenter
 
 _PANEL = "Data"
@@ -243,14 +243,14 @@ def tells_of_a_stop() -> Iterator[None]:
 
 
 @contextmanager
-def progress_bar(name: str) -> Iterator["Progress"]:
+def progress_bar(name: str) -> Iterator["OnProgress"]:
     """A bar that is gone when the work is done; a line now and then where there is no terminal to draw one on."""
     with progress_bars(name) as (progress,):
         yield progress
 
 
 @contextmanager
-def progress_bars(*names: str) -> Iterator[tuple["Progress", ...]]:
+def progress_bars(*names: str) -> Iterator[tuple["OnProgress", ...]]:
     """Likewise for several works, each bar from when its work begins."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -282,7 +282,7 @@ def floats(option: str, text: str) -> list[float]:
         raise ConfigError(f"{option} is {text!r}; expected numbers such as 0.75,1,1.25") from error
 
 
-def open_segmenter(model: str, device: str, precision: str, progress: "Progress") -> "Segmenter":
+def open_segmenter(model: str, device: str, precision: str, progress: "OnProgress") -> "Segmenter":
     """The network that a command names, ready."""
     from cyctr.inference import Segmenter
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cyctr.datasets.dataset import Dataset, Pool, Progress
+from cyctr.datasets.dataset import Dataset, OnProgress, Pool
 from cyctr.datasets.index import Index
 from cyctr.datasets.opening import open_dataset, resolve
 from cyctr.datasets.parallel import in_threads
@@ -48,7 +48,7 @@ class CheckReport:
         return lines + self.notes
 
 
-def check(root: Path, kind: str = "auto", progress: Progress | None = None, **options: Any) -> CheckReport:
+def check(root: Path, kind: str = "auto", progress: OnProgress | None = None, **options: Any) -> CheckReport:
     """Reads every image and every mask of a dataset, and changes none.
 
     Args:
@@ -92,7 +92,7 @@ def _pools(dataset: Dataset) -> dict[str, Pool]:
     return {str(split): pool for split, pool in dataset.pools.items()}
 
 
-def _decode(pool: Pool, index: Index, progress: Progress | None, problems: dict[str, None]) -> None:
+def _decode(pool: Pool, index: Index, progress: OnProgress | None, problems: dict[str, None]) -> None:
     """Decodes every image to its end."""
     sizes = index.sizes.tolist()
 

@@ -5,16 +5,18 @@ import posixpath
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cyctr.datasets import folds
-from cyctr.datasets.dataset import Complain, Dataset, Pixels, Progress, Split, refuse
+from cyctr.datasets.dataset import Dataset, OnProblem, OnProgress, Split, refuse
 from cyctr.datasets.index import Index
 from cyctr.datasets.instances import Content, read_json
 from cyctr.errors import ConfigError, DataError
 from cyctr.images.imaging import read_image
+from cyctr.types import Pixels
 
 CLASSES = (
     *("person", "bicycle", "car", "motorcycle", "airplane", "bus", "train", "truck", "boat", "traffic light"),
@@ -28,6 +30,12 @@ CLASSES = (
     *("hair drier", "toothbrush"),
 )
 SMALLEST = 2 * 32 * 32
+CUSTOMS: dict[str, dict[str, Any]] = {
+    "cyctr": {"episodes": 5000},
+    "released": {"episodes": 5000},
+    "pfenet": {"episodes": 20000},
+    "hsnet": {"order": "classes"},
+}
 YEARS = (2014, 2017)
 SPLITS = {"interleaved": folds.interleaved, "contiguous": folds.contiguous}
 _READING = threading.Lock()
@@ -42,7 +50,7 @@ class CocoPool:
     """
 
     def __init__(
-        self, annotations: Path, images: Path, name: str, complain: Complain = refuse, classes: tuple[str, ...] | None = None
+        self, annotations: Path, images: Path, name: str, complain: OnProblem = refuse, classes: tuple[str, ...] | None = None
     ) -> None:
         """A pool that reads nothing yet.
 
@@ -57,7 +65,7 @@ class CocoPool:
         self._name, self._complain, self._expected = name, complain, classes
         self._content: Content | None = None
 
-    def classes(self, progress: Progress | None = None) -> tuple[str, ...]:
+    def classes(self, progress: OnProgress | None = None) -> tuple[str, ...]:
         """The names of the JSON's categories, by category id; a class's number is its place here."""
         return self._read(progress).names
 
@@ -83,18 +91,18 @@ class CocoPool:
         """(H, W) of image i: 1 where class `number` is, 255 where only a crowd of it is, 0 elsewhere."""
         return self._read().label(i, number)
 
-    def index(self, progress: Progress | None = None, complain: Complain = refuse) -> Index:
+    def index(self, progress: OnProgress | None = None, complain: OnProblem = refuse) -> Index:
         """Which class covers how many pixels of which image; the images themselves are not looked at."""
         return self._read(progress, complain).index
 
-    def _read(self, progress: Progress | None = None, complain: Complain = refuse) -> Content:
+    def _read(self, progress: OnProgress | None = None, complain: OnProblem = refuse) -> Content:
         if self._content is None:
             with _READING:
                 if self._content is None:
                     self._content = self._open(progress, self._complain if complain is refuse else complain)
         return self._content
 
-    def _open(self, progress: Progress | None, complain: Complain) -> Content:
+    def _open(self, progress: OnProgress | None, complain: OnProblem) -> Content:
         try:
             if self.annotations.exists() and not self.images.is_dir():
                 raise DataError(
@@ -115,7 +123,7 @@ class CocoPool:
             complain(f"{self.annotations}: holds no annotation; expected objects outlined by polygons or RLE: export them too")
         return content.only(self._present(content, complain))
 
-    def _present(self, content: Content, complain: Complain) -> NDArray[np.bool_]:
+    def _present(self, content: Content, complain: OnProblem) -> NDArray[np.bool_]:
         """Which files exist: each folder is listed once, as asking for every file takes long on a network drive."""
         listings: dict[str, set[str]] = {}
         present = np.ones(len(content.files), bool)
@@ -132,7 +140,7 @@ class CocoPool:
         return present
 
 
-def open_coco(root: Path, year: int | None = None, split: str = "interleaved", complain: Complain = refuse) -> Dataset:
+def open_coco(root: Path, year: int | None = None, split: str = "interleaved", complain: OnProblem = refuse) -> Dataset:
     """COCO-20^i of a COCO folder; each JSON is read when its pool is first used, so the test needs only val's.
 
     Args:
@@ -150,11 +158,11 @@ def open_coco(root: Path, year: int | None = None, split: str = "interleaved", c
         places = [root / f"{part}{year}", root / "images" / f"{part}{year}"]
         images = next((folder for folder in places if folder.is_dir()), places[0])
         pools[side] = CocoPool(_annotations(root, part, year), images, f"coco-{year}-{part}", complain, CLASSES)
-    return Dataset(f"coco-{year}", CLASSES, pools, SPLITS[split](len(CLASSES)), SMALLEST)
+    return Dataset(f"coco-{year}", CLASSES, pools, SPLITS[split](len(CLASSES)), SMALLEST, CUSTOMS)
 
 
 def open_coco_json(
-    annotations: Path, images: Path, name: str, complain: Complain = refuse, progress: Progress | None = None
+    annotations: Path, images: Path, name: str, complain: OnProblem = refuse, progress: OnProgress | None = None
 ) -> tuple[tuple[str, ...], CocoPool]:
     """The class names, by category id, and the pool of an instances JSON of your own.
 

@@ -1,20 +1,18 @@
 """A dataset on disk: pools of labelled images, and folds that say which classes are met where."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, NoReturn, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NoReturn, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from cyctr.config import ProtocolConfig, protocol
 from cyctr.datasets.index import Index
 from cyctr.errors import DataError
+from cyctr.types import Pixels
 
 Split = Literal["train", "validation", "test"]
-Pixels = NDArray[np.uint8]
-Complain = Callable[[str], None]
+OnProblem = Callable[[str], None]
 """Told of each problem. Returning means: leave the thing out and go on."""
-Progress = Callable[[int, int], None]
+OnProgress = Callable[[int, int], None]
 """Told how many of how many are done."""
 
 
@@ -39,7 +37,7 @@ class Pool(Protocol):
         """(H, W) of image i: 1 where class `number` is, 255 where nobody decided, 0 elsewhere."""
         ...
 
-    def index(self, progress: Progress | None = None, complain: Complain = refuse) -> Index:
+    def index(self, progress: OnProgress | None = None, complain: OnProblem = refuse) -> Index:
         """Which class covers how many pixels of which image; quick where a cache knows."""
         ...
 
@@ -67,6 +65,7 @@ class Dataset:
         pools: the images of each split; without "validation", that split takes those of "train".
         folds: the class splits.
         smallest: an image counts for a class from this many of its pixels on.
+        customs: by the name of a protocol, the fields of it that have other values on this dataset.
     """
 
     name: str
@@ -74,6 +73,7 @@ class Dataset:
     pools: Mapping[Split, Pool]
     folds: tuple[Fold, ...]
     smallest: int = 1
+    customs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def pool(self, split: Split) -> Pool:
         """The images of one split."""
@@ -83,6 +83,10 @@ class Dataset:
                 f"{self.name} has no {split} images here; its list of them is missing: add it, or choose another split"
             )
         return found
+
+    def protocol(self, name: str = "cyctr") -> ProtocolConfig:
+        """The protocol of that name, with the number of episodes and the order that are usual on this dataset."""
+        return replace(protocol(name), **self.customs.get(name, {}))
 
     def fold(self, number: int) -> Fold:
         """The class split of that number."""

@@ -8,20 +8,24 @@ from pathlib import Path
 
 import numpy as np
 
-from cyctr.datasets.dataset import Complain, Dataset, Fold, Pixels, refuse
+from cyctr.config import PROTOCOLS
+from cyctr.datasets.dataset import Dataset, Fold, OnProblem, refuse
 from cyctr.datasets.listing import read_names, subfolders
 from cyctr.datasets.pools import ClassMaskPool
 from cyctr.errors import DataError
 from cyctr.images.imaging import read_image
 from cyctr.seeding import Stream
+from cyctr.types import Pixels
 
 INNER = "fewshot_data"
 TEST_LIST = "fss_test_set.txt"
 TRAIN, VALIDATION = 520, 240
+CUSTOMS = {name: {"episodes": 2400} for name in PROTOCOLS}
+"""Each test image is the query once."""
 _IMAGE_ENDINGS = (".jpg", ".jpeg")
 
 
-def open_fss(root: Path, complain: Complain = refuse) -> Dataset:
+def open_fss(root: Path, complain: OnProblem = refuse) -> Dataset:
     """FSS-1000 of a folder with CLASS/N.jpg and CLASS/N.png, or with a folder `fewshot_data` of these.
 
     The 240 test classes are those the authors published; a file fss_test_set.txt in the folder or beside it has
@@ -45,7 +49,8 @@ def open_fss(root: Path, complain: Complain = refuse) -> Dataset:
         tuple({number: mask} for _, _, mask, number in rows),
         read_object,
     )
-    return Dataset("fss", classes, {"train": pool, "test": pool}, (_fold(root, place, classes, complain),))
+    folds = (_fold(root, place, classes, complain),)
+    return Dataset("fss", classes, {"train": pool, "test": pool}, folds, customs=CUSTOMS)
 
 
 def class_folder(root: Path) -> Path:
@@ -73,7 +78,7 @@ def pair_files(folder: Path) -> tuple[dict[str, Path], dict[str, Path]]:
     return images, masks
 
 
-def _pairs(folder: Path, complain: Complain) -> dict[str, tuple[Path, Path]]:
+def _pairs(folder: Path, complain: OnProblem) -> dict[str, tuple[Path, Path]]:
     """Image and mask of each number."""
     images, masks = pair_files(folder)
     if not images and not masks:
@@ -85,7 +90,7 @@ def _pairs(folder: Path, complain: Complain) -> dict[str, tuple[Path, Path]]:
     return {stem: (images[stem], masks[stem]) for stem in images if stem in masks}
 
 
-def _fold(root: Path, place: Path, classes: Sequence[str], complain: Complain) -> Fold:
+def _fold(root: Path, place: Path, classes: Sequence[str], complain: OnProblem) -> Fold:
     own = [path for folder in (root, place, place.parent, root.parent) if (path := folder / TEST_LIST).is_file()]
     names = read_names(own[0]) if own else published_test_classes()
     test = _find(names, classes, own[0] if own else None, place, complain)
@@ -101,7 +106,7 @@ def published_test_classes() -> list[str]:
     return (importlib.resources.files("cyctr.datasets") / "lists" / "fss_test.txt").read_text("utf-8").split()
 
 
-def _find(names: Sequence[str], classes: Sequence[str], source: Path | None, place: Path, complain: Complain) -> set[int]:
+def _find(names: Sequence[str], classes: Sequence[str], source: Path | None, place: Path, complain: OnProblem) -> set[int]:
     """The numbers of classes with these names; signs and capitals may differ, as they do between copies of the dataset."""
     numbers = {_letters(name): number for number, name in enumerate(classes)}
     numbers |= {name: number for number, name in enumerate(classes)}

@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from cyctr.datasets.dataset import Pixels
 from cyctr.errors import DataError
 from cyctr.images.imaging import read_image, read_values
-from cyctr.types import IGNORE
+from cyctr.types import IGNORE, Pixels
 
 _SHORTEST = 200  # a crop whose shorter side has fewer pixels is enlarged by a whole number
 _PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn"}

@@ -15,12 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cyctr import json_files
-from cyctr.datasets.dataset import Pixels, Progress
+from cyctr.datasets.dataset import OnProgress
 from cyctr.datasets.derived import Arrays, cache_file, cached_arrays
 from cyctr.datasets.index import Index, Integers, fingerprint
 from cyctr.errors import DataError
 from cyctr.limits import IMAGE_PIXELS, check_outline
-from cyctr.types import IGNORE
+from cyctr.types import IGNORE, Pixels
 
 _FORMAT = 2  # what is kept of earlier versions may name files outside the folder
 _FARTHEST = 1e6  # a polygon is walked in steps of a fifth of a pixel, so a point far outside would take forever
@@ -128,7 +128,7 @@ class Content:
         )
 
 
-def read_json(path: Path, name: str, progress: Progress | None) -> Content:
+def read_json(path: Path, name: str, progress: OnProgress | None) -> Content:
     """The content of a JSON: from the cache if the file is still the same, else read, and kept for the next time."""
     try:
         key = fingerprint("coco", _FORMAT, files=[path])
@@ -151,7 +151,7 @@ class Picture:
 Shape = list[float] | dict[str, Any]
 
 
-def _compile(path: Path, progress: Progress | None) -> Content:
+def _compile(path: Path, progress: OnProgress | None) -> Content:
     """Draws all masks of a JSON, those of one class in one image as one."""
     masks = _drawing()
     names, marked, problems = read_marks(_parse(path))

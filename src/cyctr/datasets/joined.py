@@ -6,9 +6,10 @@ from functools import cached_property
 
 import numpy as np
 
-from cyctr.datasets.dataset import Complain, Dataset, Fold, Pixels, Pool, Progress, refuse
+from cyctr.datasets.dataset import Dataset, Fold, OnProblem, OnProgress, Pool, refuse
 from cyctr.datasets.index import Index
 from cyctr.errors import ConfigError
+from cyctr.types import Pixels
 
 ALL = "all"
 
@@ -35,7 +36,7 @@ class JoinedPool:
         pool, place = self._find(i)
         return pool.label(place, number)
 
-    def index(self, progress: Progress | None = None, complain: Complain = refuse) -> Index:
+    def index(self, progress: OnProgress | None = None, complain: OnProblem = refuse) -> Index:
         """Which class covers how many pixels of which image."""
         parts = [pool.index(progress, complain) for pool in self._pools]
         image = [part.image + start for part, start in zip(parts, self._starts, strict=False)]

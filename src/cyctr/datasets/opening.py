@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from cyctr.datasets import pascal
 from cyctr.datasets.coco import open_coco
-from cyctr.datasets.dataset import Complain, Dataset, refuse
+from cyctr.datasets.dataset import Dataset, OnProblem, refuse
 from cyctr.datasets.fss import class_folder, open_fss, pair_files
 from cyctr.datasets.listing import subfolders
 from cyctr.datasets.own_folder import ANNOTATIONS, IMAGES, MASKS, open_folder
@@ -36,7 +36,7 @@ def open_dataset(
     test_classes: Sequence[str] | None = None,
     folds: int | None = None,
     split_seed: int = 0,
-    complain: Complain = refuse,
+    complain: OnProblem = refuse,
 ) -> Dataset:
     """The dataset in a folder.
 

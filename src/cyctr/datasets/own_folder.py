@@ -8,13 +8,13 @@ import numpy as np
 
 from cyctr.datasets import folds as splits
 from cyctr.datasets.coco import open_coco_json
-from cyctr.datasets.dataset import Complain, Dataset, Fold, Pixels, Pool, refuse
+from cyctr.datasets.dataset import Dataset, Fold, OnProblem, Pool, refuse
 from cyctr.datasets.index import Index
 from cyctr.datasets.listing import read_names, subfolders
 from cyctr.datasets.pools import ClassMaskPool, LabelledPool
 from cyctr.errors import ConfigError, DataError
 from cyctr.images.imaging import find_images, read_values
-from cyctr.types import IGNORE
+from cyctr.types import IGNORE, Pixels
 
 IMAGES, MASKS, ANNOTATIONS, NAMES = "images", "masks", "annotations.json", "classes.txt"
 LAYOUT = (
@@ -34,7 +34,7 @@ def open_folder(
     test_classes: Sequence[str] | None = None,
     folds: int | None = None,
     split_seed: int = 0,
-    complain: Complain = refuse,
+    complain: OnProblem = refuse,
 ) -> Dataset:
     """Images of your own, in `images` or in the folder itself, and their masks.
 
@@ -97,7 +97,7 @@ def _split(classes: tuple[str, ...], test_classes: Sequence[str] | None, folds: 
     return splits.everything(len(classes))
 
 
-def _open(root: Path, complain: Complain) -> Opened:
+def _open(root: Path, complain: OnProblem) -> Opened:
     """The classes and the images, by whichever layout is there."""
     if not root.is_dir():
         raise DataError(f"{root}: no such folder; expected {LAYOUT}")
@@ -138,7 +138,7 @@ def _is_result(path: Path) -> bool:
     return path.name == "results.json" or path.match("results-*of*.json")
 
 
-def _open_class_masks(root: Path, images: Mapping[str, Path], folders: Sequence[Path], complain: Complain) -> Opened:
+def _open_class_masks(root: Path, images: Mapping[str, Path], folders: Sequence[Path], complain: OnProblem) -> Opened:
     classes: list[str] = []
     masks: dict[str, dict[int, Path]] = {stem: {} for stem in images}
     for folder in folders:
@@ -160,7 +160,7 @@ def _open_class_masks(root: Path, images: Mapping[str, Path], folders: Sequence[
     return tuple(classes), pool
 
 
-def _open_labelled(root: Path, images: Mapping[str, Path], files: Mapping[str, Path], complain: Complain) -> Opened:
+def _open_labelled(root: Path, images: Mapping[str, Path], files: Mapping[str, Path], complain: OnProblem) -> Opened:
     masks = _with_image(files, images, complain)
     for path in [path for path in masks.values() if path.suffix.lower() in _LOSSY]:
         complain(f"{path}: is a JPEG, which does not keep the values of classes; save the mask as PNG")
@@ -174,7 +174,7 @@ def _open_labelled(root: Path, images: Mapping[str, Path], files: Mapping[str, P
     return (names, pool) if names and len(names) > 1 else _scan(pool, names, complain)
 
 
-def _scan(pool: LabelledPool, names: tuple[str, ...] | None, complain: Complain) -> Opened:
+def _scan(pool: LabelledPool, names: tuple[str, ...] | None, complain: OnProblem) -> Opened:
     """Reads all masks, where only they can tell the classes: without names, and whether 255 is the only class."""
     raw = replace(pool, values=tuple(range(1, 256))).index(complain=complain)  # value v as class v - 1
     pixels = np.bincount(raw.number + 1, raw.pixels, minlength=256)
@@ -203,7 +203,7 @@ def _selected(raw: Index, values: Sequence[int]) -> Index:
     return Index(raw.sizes, raw.image[kept], np.searchsorted(values, raw.number[kept] + 1), raw.pixels[kept])
 
 
-def class_names(path: Path, complain: Complain = refuse) -> tuple[str, ...]:
+def class_names(path: Path, complain: OnProblem = refuse) -> tuple[str, ...]:
     """The names of values 1, 2, ...; a first line for the background is passed over."""
     names = read_names(path)
     if names[0].lower() in _BACKGROUND:
@@ -218,7 +218,7 @@ def class_names(path: Path, complain: Complain = refuse) -> tuple[str, ...]:
     return tuple(unique)
 
 
-def _with_image(masks: Mapping[str, Path], images: Mapping[str, Path], complain: Complain) -> dict[str, Path]:
+def _with_image(masks: Mapping[str, Path], images: Mapping[str, Path], complain: OnProblem) -> dict[str, Path]:
     """The masks whose image is there."""
     for path in [path for stem, path in masks.items() if stem not in images]:
         complain(f"{path}: belongs to no image; expected one called {path.stem}: add or rename it, or remove the mask")

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from cyctr.datasets import folds
-from cyctr.datasets.dataset import Complain, Dataset, Pool, Split, refuse
+from cyctr.datasets.dataset import Dataset, OnProblem, Pool, Split, refuse
 from cyctr.datasets.pools import LabelledPool
 from cyctr.errors import DataError
 from cyctr.images.imaging import find_images
@@ -19,7 +19,7 @@ PLACES = (".", "VOC2012", "VOCdevkit/VOC2012")
 TRAIN_LIST, TEST_LIST = "train_aug_5953", "val"
 
 
-def open_pascal(root: Path, train: str = TRAIN_LIST, test: str = TEST_LIST, complain: Complain = refuse) -> Dataset:
+def open_pascal(root: Path, train: str = TRAIN_LIST, test: str = TEST_LIST, complain: OnProblem = refuse) -> Dataset:
     """PASCAL-5^i of a VOC2012 folder.
 
     Args:
@@ -40,7 +40,7 @@ def open_pascal(root: Path, train: str = TRAIN_LIST, test: str = TEST_LIST, comp
     return Dataset("pascal", CLASSES, pools, folds.contiguous(20), SMALLEST)
 
 
-def _open_list(root: Path, name: str, images: dict[str, Path], masks: dict[str, Path], complain: Complain) -> LabelledPool:
+def _open_list(root: Path, name: str, images: dict[str, Path], masks: dict[str, Path], complain: OnProblem) -> LabelledPool:
     path = root / LISTS / f"{name}.txt"
     stems = read_list(path, complain)
     kept = []
@@ -56,7 +56,7 @@ def _open_list(root: Path, name: str, images: dict[str, Path], masks: dict[str, 
     )
 
 
-def read_list(path: Path, complain: Complain = refuse) -> list[str]:
+def read_list(path: Path, complain: OnProblem = refuse) -> list[str]:
     """The stems of a list, one on each line; what stands behind the first word of a line does not count."""
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()

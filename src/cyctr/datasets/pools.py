@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cyctr.datasets.dataset import Complain, Pixels, Progress, refuse
+from cyctr.datasets.dataset import OnProblem, OnProgress, refuse
 from cyctr.datasets.index import Index, Survey, cached, fingerprint, survey_all
 from cyctr.errors import DataError
 from cyctr.images.imaging import image_size, read_image, read_values
-from cyctr.types import IGNORE
+from cyctr.types import IGNORE, Pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,7 +39,7 @@ class FilePool(ABC):
     def label(self, i: int, number: int) -> Pixels:
         """(H, W) of image i: 1 where class `number` is, 255 where nobody decided, 0 elsewhere."""
 
-    def index(self, progress: Progress | None = None, complain: Complain = refuse) -> Index:
+    def index(self, progress: OnProgress | None = None, complain: OnProblem = refuse) -> Index:
         """Which class covers how many pixels of which image; quick where a cache knows."""
         if self.known is not None:
             return self.known
@@ -58,7 +58,7 @@ class FilePool(ABC):
         """What the index depends on beside keys and images: settings, and the files of masks."""
 
     @abstractmethod
-    def _build(self, progress: Progress | None, complain: Complain) -> Index:
+    def _build(self, progress: OnProgress | None, complain: OnProblem) -> Index:
         """Reads every mask."""
 
     def _size(self, i: int, mask: Path, values: Pixels) -> tuple[int, int]:
@@ -97,7 +97,7 @@ class LabelledPool(FilePool):
     def _origin(self) -> tuple[tuple[object, ...], tuple[Path, ...]]:
         return (self.values,), self.masks
 
-    def _build(self, progress: Progress | None, complain: Complain) -> Index:
+    def _build(self, progress: OnProgress | None, complain: OnProblem) -> Index:
         return survey_all(len(self.keys), self._survey, progress, complain)
 
     def _survey(self, i: int) -> Survey:
@@ -140,7 +140,7 @@ class ClassMaskPool(FilePool):
     def _origin(self) -> tuple[tuple[object, ...], tuple[Path, ...]]:
         return (self._files, self.read.__qualname__), tuple(path for _, _, path in self._files)
 
-    def _build(self, progress: Progress | None, complain: Complain) -> Index:
+    def _build(self, progress: OnProgress | None, complain: OnProblem) -> Index:
         def survey(file: int) -> Survey:
             i, number, path = self._files[file]
             label = self.read(path)

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 
 from cyctr.datasets import archives
-from cyctr.datasets.archives import Progress, reason
-from cyctr.datasets.dataset import Pixels
+from cyctr.datasets.archives import OnStep, reason
 from cyctr.datasets.parallel import in_threads
 from cyctr.datasets.pascal import CLASSES, IMAGES, LISTS, MASKS, PLACES, read_list
 from cyctr.errors import DataError
 from cyctr.images.imaging import find_images, image_size, read_values, write_values
 from cyctr.storage import write_atomically
-from cyctr.types import IGNORE
+from cyctr.types import IGNORE, Pixels
 
 OFFICIAL = {"train": 1_464, "val": 1_449, "train_aug_5953": 5_953, "train_aug": 10_582}
 """The lists, and how many images each names."""
@@ -80,7 +79,7 @@ def prepare_pascal(
     output: Path | None = None,
     download: bool = False,
     force: bool = False,
-    progress: Progress | None = None,
+    progress: OnStep | None = None,
 ) -> Report:
     """Makes the PASCAL-5^i layout and reports on it.
 
@@ -353,7 +352,7 @@ _VOC = _Source("VOC 2012", PLACES, (IMAGES, _VOC_MASKS))
 _SBD = _Source("SBD", (".", "dataset", "benchmark_RELEASE/dataset"), (_SBD_MASKS,))
 
 
-def _obtain(source: _Source, folder: Path, download: bool, tell: Progress) -> Path:
+def _obtain(source: _Source, folder: Path, download: bool, tell: OnStep) -> Path:
     """The folder of a dataset: found, or fetched, or else an error that says what was looked for."""
     found = source.find(folder)
     if found is not None:

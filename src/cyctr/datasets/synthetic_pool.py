@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from cyctr.datasets import folds, synthetic
-from cyctr.datasets.dataset import Complain, Dataset, Pixels, Progress, refuse
+from cyctr.datasets.dataset import Dataset, OnProblem, OnProgress, refuse
 from cyctr.datasets.index import Index, Survey, cached, fingerprint, survey_all
+from cyctr.types import Pixels
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class SyntheticPool:
         label = _drawn(self.seed, own, copy, self.size)[1]
         return label if own == number else np.zeros_like(label)
 
-    def index(self, progress: Progress | None = None, complain: Complain = refuse) -> Index:
+    def index(self, progress: OnProgress | None = None, complain: OnProblem = refuse) -> Index:
         """Which class covers how many pixels of which image; quick where a cache knows."""
         key = fingerprint(self.classes, self.each, self.size, self.seed, files=[Path(synthetic.__file__)])
         return cached(f"{self}", key, lambda: survey_all(len(self.keys), self._survey, progress, complain))

@@ -12,13 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cyctr.config import InputConfig
-from cyctr.datasets.dataset import Pixels, Pool, Progress
+from cyctr.datasets.dataset import OnProgress, Pool
 from cyctr.datasets.index import Index
 from cyctr.datasets.parallel import in_threads
 from cyctr.devices import free_memory
 from cyctr.errors import DataError
 from cyctr.images.geometry import Size, content_size, fit_image, fit_label, planes
 from cyctr.transfer import to_device
+from cyctr.types import Pixels
 
 ANCHORS = 64  # points kept of each object: a crop is laid around one of them
 _TOGETHER = 64  # labels whose anchors are found together
@@ -133,7 +134,9 @@ def spread(marked: Tensor) -> Tensor:
 class ResidentStore:
     """Every picture on the device, decoded once: an image once, a label for each of its classes."""
 
-    def __init__(self, canvas: _Canvas, pairs: Sequence[Pair], device: torch.device, progress: Progress | None = None) -> None:
+    def __init__(
+        self, canvas: _Canvas, pairs: Sequence[Pair], device: torch.device, progress: OnProgress | None = None
+    ) -> None:
         self.device = device
         rows_of: dict[int, list[int]] = {}
         for row, (image, _) in enumerate(pairs):
@@ -202,7 +205,7 @@ def open_store(
     longest: int | None = None,
     resident: bool | None = None,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> ResidentStore | StreamingStore:
     """The store that suits the device.
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from cyctr.config import ProtocolConfig
-from cyctr.datasets.dataset import Dataset, Progress, Split
+from cyctr.datasets.dataset import Dataset, OnProgress, Split
 from cyctr.episodes.sampler import eligible
 
 _SPLITS: tuple[Split, ...] = ("train", "validation", "test")
@@ -22,7 +22,7 @@ class ListSize:
     fewest: int
 
 
-def list_sizes(dataset: Dataset, protocol: ProtocolConfig, progress: Progress | None = None) -> list[ListSize]:
+def list_sizes(dataset: Dataset, protocol: ProtocolConfig, progress: OnProgress | None = None) -> list[ListSize]:
     """The sizes of every fold's lists, as the protocol filters them."""
     rows = []
     for split in _SPLITS:

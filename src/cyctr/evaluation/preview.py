@@ -11,15 +11,16 @@ from cyctr.episodes.image_store import open_store
 from cyctr.episodes.sampler import Draw, Sampler
 from cyctr.episodes.training_batches import TrainingEpisodes
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.evaluation.results import Setting
+from cyctr.evaluation.results import RunKey
+from cyctr.types import Pixels
 from cyctr.visual.contact import Block, contact_sheet, tile
-from cyctr.visual.draw import BLUE, RED, Pixels, to_pixels
+from cyctr.visual.draw import BLUE, RED, to_pixels
 
 _SIDE = 200
 
 
 def episode_contact_sheet(
-    evaluation: Evaluation, setting: Setting, numbers: Sequence[int], augment: bool = False
+    evaluation: Evaluation, setting: RunKey, numbers: Sequence[int], augment: bool = False
 ) -> Image.Image:
     """Each episode's supports with their masks, then its query with the truth.
 

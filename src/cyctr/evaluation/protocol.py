@@ -8,21 +8,21 @@ import torch
 from torch import Tensor
 
 from cyctr.config import ProtocolConfig, to_dict
-from cyctr.datasets.dataset import Dataset, Progress, Split
+from cyctr.datasets.dataset import Dataset, OnProgress, Split
 from cyctr.datasets.index import Index
 from cyctr.episodes.loading import Batch, Memo, TestEpisodes
 from cyctr.episodes.sampler import Sampler
 from cyctr.errors import ConfigError
 from cyctr.evaluation.metrics import Counts, count_pixels
 from cyctr.evaluation.remembering import FeatureMethod, Remembering
-from cyctr.evaluation.results import Results, Row, Run, Setting
+from cyctr.evaluation.results import Results, Row, Run, RunKey
 from cyctr.images.geometry import restore_all
 from cyctr.transfer import Fetching
 from cyctr.types import IGNORE, Episode, Prediction
 
 Method = Callable[[Episode], Prediction]
 Answer = Callable[[Batch], Prediction]
-OnBatch = Callable[[Setting, Run, int], None]
+OnBatch = Callable[[RunKey, Run, int], None]
 """Told after each batch: which run, its state, and how many episodes were added."""
 
 
@@ -30,7 +30,7 @@ class Evaluation:
     """One split of a dataset under one protocol: what `run` and pictures need, opened once."""
 
     def __init__(
-        self, dataset: Dataset, protocol: ProtocolConfig, split: Split = "test", progress: Progress | None = None
+        self, dataset: Dataset, protocol: ProtocolConfig, split: Split = "test", progress: OnProgress | None = None
     ) -> None:
         """Opens the index of the split, or builds it.
 
@@ -45,17 +45,7 @@ class Evaluation:
         self.index: Index = self.pool.index(progress)
         self._memo = Memo()
 
-    @property
-    def episodes(self) -> int:
-        """How many episodes the protocol asks for, for each fold and seed."""
-        by_name = {"coco": self.protocol.episodes_coco, "fss": self.protocol.episodes_fss}
-        return by_name.get(self._benchmark, self.protocol.episodes)
-
-    @property
-    def _benchmark(self) -> str:
-        return self.dataset.name.partition("-")[0]
-
-    def settings(self) -> dict[str, Any]:
+    def conditions(self) -> dict[str, Any]:
         """What of this decides the numbers."""
         return {
             "dataset": {
@@ -67,12 +57,10 @@ class Evaluation:
                 "index_sha256": self.index.digest,
             },
             "split": self.split,
-            "protocol": {
-                name: value for name, value in to_dict(self.protocol).items() if not name.startswith(("episodes", "seeds"))
-            },
+            "protocol": {name: value for name, value in to_dict(self.protocol).items() if name not in ("episodes", "seeds")},
         }
 
-    def sampler(self, setting: Setting) -> Sampler:
+    def sampler(self, setting: RunKey) -> Sampler:
         """Which episodes there are."""
         return Sampler(
             self.dataset,
@@ -81,12 +69,12 @@ class Evaluation:
             self.split,
             setting.shots,
             setting.seed,
-            self.protocol.order_coco if self._benchmark == "coco" else self.protocol.order,
+            self.protocol.order,
             self.protocol.smallest,
             self.protocol.drop_novel,
         )
 
-    def source(self, setting: Setting, device: torch.device | None = None) -> TestEpisodes:
+    def source(self, setting: RunKey, device: torch.device | None = None) -> TestEpisodes:
         """The episodes themselves, on a device; all sources of an evaluation share what they have read."""
         return TestEpisodes(self.pool, self.sampler(setting), self.protocol.input, self._memo, device)
 
@@ -94,7 +82,7 @@ class Evaluation:
         self,
         method: Method,
         results: Results,
-        settings: Sequence[Setting],
+        settings: Sequence[RunKey],
         episodes: int,
         device: torch.device,
         batch: int = 8,

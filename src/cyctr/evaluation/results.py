@@ -19,7 +19,7 @@ _FORMAT = "cyctr-results-1"
 _COLUMNS = ["episode", "class", "query", "supports", "true_positive", "false_positive", "false_negative", "true_negative"]
 
 
-class Setting(NamedTuple):
+class RunKey(NamedTuple):
     """Which episodes: they are numbered within this."""
 
     fold: int
@@ -81,17 +81,17 @@ class Results:
     """All runs of one method on one dataset under one protocol.
 
     Attributes:
-        settings: everything that decides the numbers; two results with equal settings can be merged or resumed.
+        conditions: everything that decides the numbers; two results with equal settings can be merged or resumed.
         runs: by fold, shots and seed.
         sessions: of each process that added to them, what does not decide the numbers: versions, machine, seconds.
     """
 
-    settings: dict[str, Any]
-    runs: dict[Setting, Run] = field(default_factory=dict)
+    conditions: dict[str, Any]
+    runs: dict[RunKey, Run] = field(default_factory=dict)
     sessions: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.settings = json.loads(json.dumps(self.settings))  # as a file gives them back: lists, no tuples
+        self.conditions = json.loads(json.dumps(self.conditions))  # as a file gives them back: lists, no tuples
 
     def save(self, path: Path) -> None:
         """Writes `results.json` in one step."""
@@ -106,7 +106,7 @@ class Results:
         ]
         content = {
             "format": _FORMAT,
-            "settings": self.settings,
+            "settings": self.conditions,
             "sessions": self.sessions,
             "summary": self.summary(),
             "runs": runs,
@@ -128,7 +128,7 @@ class Results:
         if not isinstance(content, dict) or content.get("format") != _FORMAT:
             raise DataError(f"{path}: is no {_FORMAT!r}; expected a results.json of `cyctr evaluate`")
         try:
-            results = cls(content["settings"], sessions=[dict(session) for session in content["sessions"]])
+            results = cls(_modern(content["settings"]), sessions=[dict(session) for session in content["sessions"]])
             for item in content["runs"]:
                 wanted, images, pairs, held = _whole(item["wanted"], item["images"], item["pairs"], item["class_count"])
                 run = Run(wanted, images, pairs, classes=held)
@@ -136,7 +136,7 @@ class Results:
                     results.classes[category]  # there is one of that number
                     texts = _texts(query, *supports)
                     run.rows[_whole(number)[0]] = Row(_whole(category)[0], texts[0], texts[1:], Counts(*_whole(*counts)))
-                results.runs[Setting(*_whole(item["fold"], item["shots"], item["seed"]))] = run
+                results.runs[RunKey(*_whole(item["fold"], item["shots"], item["seed"]))] = run
             _texts(*results.classes, description(results))
         except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
             raise DataError(f"{path}: is not as `cyctr evaluate` wrote it ({error!r}); restore it, or measure again") from error
@@ -145,7 +145,7 @@ class Results:
     @property
     def classes(self) -> list[str]:
         """The names of the classes."""
-        return list(self.settings["dataset"]["classes"])
+        return list(self.conditions["dataset"]["classes"])
 
     def summary(self) -> list[dict[str, Any]]:
         """For each number of shots: mIoU and FB-IoU of every fold and their means, averaged over seeds, in percent."""
@@ -155,7 +155,7 @@ class Results:
             if not chosen:
                 continue
             folds = sorted({s.fold for s in chosen})
-            whole = [seed for seed in {s.seed for s in chosen} if all(Setting(fold, shots, seed) in chosen for fold in folds)]
+            whole = [seed for seed in {s.seed for s in chosen} if all(RunKey(fold, shots, seed) in chosen for fold in folds)]
             if whole:  # a seed that lacks a fold would bend the means
                 chosen = {s: run for s, run in chosen.items() if s.seed in whole}
             found = {s: run.result(s.fold) for s, run in sorted(chosen.items())}
@@ -183,6 +183,15 @@ class Results:
         return rows
 
 
+def _modern(conditions: dict[str, Any]) -> dict[str, Any]:
+    """Conditions as this version writes them: earlier ones had a second order, which was that of COCO."""
+    protocol = {**conditions["protocol"]}
+    coco = protocol.pop("order_coco", None)
+    if coco is not None and conditions["dataset"]["name"].startswith("coco-"):
+        protocol["order"] = coco
+    return {**conditions, "protocol": protocol}
+
+
 def _whole(*values: Any) -> tuple[int, ...]:
     """The values, which are whole numbers from 0 up to what an array can hold."""
     for value in values:
@@ -201,9 +210,9 @@ def _texts(*values: Any) -> tuple[str, ...]:
 
 def merge(parts: Sequence[Results]) -> Results:
     """The results of several processes as one: equal to those of a single process that did all episodes."""
-    whole = Results(parts[0].settings, sessions=[session for part in parts for session in part.sessions])
+    whole = Results(parts[0].conditions, sessions=[session for part in parts for session in part.sessions])
     for part in parts:
-        differing = differences(whole.settings, part.settings)
+        differing = differences(whole.conditions, part.conditions)
         if differing:
             raise DataError(f"these results were made with other settings ({'; '.join(differing)}); merge equal ones only")
         for setting, run in part.runs.items():
@@ -252,12 +261,12 @@ def class_table(results: Results) -> list[list[str]]:
 
 def description(results: Results) -> str:
     """A line: which method, on which data, and how it was measured."""
-    method, protocol = results.settings["method"], results.settings["protocol"]
+    method, protocol = results.conditions["method"], results.conditions["protocol"]
     name = method["name"]
     if "checkpoint" in method:
         place = next((session["checkpoint"] for session in reversed(results.sessions) if "checkpoint" in session), name)
         name = f"{place} (sha256 {method['checkpoint']['sha256'][:12]})"
-    where = f"{results.settings['dataset']['name']}, {results.settings['split']} split"
+    where = f"{results.conditions['dataset']['name']}, {results.conditions['split']} split"
     flip = ("with flip" if method.get("flip") else "without flip") + (", with edges" if method.get("edges") else "")
     how = f"input {protocol['input']['size']} px, {flip}, {method['precision']}, scored at the {protocol['score']} size"
     return f"{name} on {where}: {how}."
@@ -265,7 +274,7 @@ def description(results: Results) -> str:
 
 def learned_classes(results: Results) -> list[str]:
     """The scored classes that the method has learned from, as far as its checkpoint says."""
-    learned = results.settings["method"].get("checkpoint", {}).get("data", {}).get("train", [])
+    learned = results.conditions["method"].get("checkpoint", {}).get("data", {}).get("train", [])
     scored = {name for row in results.summary() for name in row["classes"]}
     return [name for name in results.classes if name in scored and name in learned]
 

@@ -11,12 +11,12 @@ import torch
 
 import cyctr
 from cyctr.config import ProtocolConfig
-from cyctr.datasets.dataset import Dataset, Progress
+from cyctr.datasets.dataset import Dataset, OnProgress
 from cyctr.devices import choose_device, free_memory
 from cyctr.errors import ConfigError
 from cyctr.evaluation.answering import check_method, open_method
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
-from cyctr.evaluation.results import Results, Setting, class_table, description, differences, fold_table, write_text
+from cyctr.evaluation.results import Results, RunKey, class_table, description, differences, fold_table, write_text
 from cyctr.visual.contact import Block, tile
 from cyctr.visual.draw import BLUE, GREEN, RED
 from cyctr.visual.page import Section, page
@@ -25,7 +25,7 @@ from cyctr.words import counted
 _REMEMBERED = {"cuda": 0.5, "cpu": 0.2}  # of the free memory that features may take
 _SIDE = 360  # pixels of a picture on the page, shown at half
 _SHOTS_SHOWN = 2
-_Ranked = tuple[float, Setting, int, str]  # IoU, and the run, number and query of the episode
+_Ranked = tuple[float, RunKey, int, str]  # IoU, and the run, number and query of the episode
 
 
 @dataclass
@@ -41,7 +41,7 @@ class Job:
     """
 
     evaluation: Evaluation
-    settings: list[Setting]
+    settings: list[RunKey]
     episodes: int
     part: tuple[int, int]
     device: torch.device = torch.device("cpu")
@@ -56,11 +56,11 @@ class Job:
         session = environment(self.device)
         if "checkpoint" in about:
             session["checkpoint"] = method
-        return built, Results({"method": about, **self.evaluation.settings()}, sessions=[session])
+        return built, Results({"method": about, **self.evaluation.conditions()}, sessions=[session])
 
     def resumed(self, found: Results, fresh: Results) -> Results:
         """Results of before with those that are about to come, refused where they were made in another way."""
-        differing = differences(found.settings, fresh.settings)
+        differing = differences(found.conditions, fresh.conditions)
         if differing:
             raise ConfigError(
                 f"the results in the output folder were made with other settings (there / here: {'; '.join(differing)}); "
@@ -103,7 +103,7 @@ def prepare(
     shots: Sequence[int] = (1,),
     episodes: int | None = None,
     part: tuple[int, int] = (0, 1),
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Job:
     """Opens the index and checks that every run can give its episodes.
 
@@ -123,10 +123,10 @@ def prepare(
     for fold in chosen:
         dataset.fold(fold)
     evaluation = Evaluation(dataset, protocol, split, progress)  # type: ignore[arg-type]
-    settings = [Setting(fold, k, seed) for k in shots for fold in chosen for seed in protocol.seeds]
+    settings = [RunKey(fold, k, seed) for k in shots for fold in chosen for seed in protocol.seeds]
     for setting in settings:
         evaluation.sampler(setting)
-    return Job(evaluation, settings, episodes or evaluation.episodes, part)
+    return Job(evaluation, settings, episodes or protocol.episodes, part)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -142,9 +142,11 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def draw_pictures(job: Job, method: Method, results: Results, path: Path, count: int, progress: Progress | None = None) -> None:
+def draw_pictures(
+    job: Job, method: Method, results: Results, path: Path, count: int, progress: OnProgress | None = None
+) -> None:
     """Writes a page with the tables, and the best, median and worst episodes of each number of shots."""
-    about = results.settings["method"]
+    about = results.conditions["method"]
     sections = []
     every = sorted({setting.shots for setting in results.runs})
     for shots in every:
@@ -157,7 +159,7 @@ def draw_pictures(job: Job, method: Method, results: Results, path: Path, count:
             sections.append(Section(f"{name} of {counted(len(ranked), 'episode')}, {shots}-shot", text, blocks))
             if progress is not None:
                 progress(len(sections), 3 * len(every))
-    title = f"{about['name']} on {results.settings['dataset']['name']}"
+    title = f"{about['name']} on {results.conditions['dataset']['name']}"
     text = page(title, description(results), [fold_table(results), class_table(results)], sections)
     write_text(path, text)
 
@@ -181,7 +183,7 @@ def _nearest(ranked: Sequence[_Ranked], target: int, count: int) -> list[_Ranked
     return [ranked[place] for place in sorted(list(places.values())[:count])]
 
 
-def _block(job: Job, method: Method, setting: Setting, number: int, iou: float) -> Block:
+def _block(job: Job, method: Method, setting: RunKey, number: int, iou: float) -> Block:
     evaluation = job.evaluation
     batch = evaluation.source(setting, job.device).load([number])
     draw = batch.draws[0]

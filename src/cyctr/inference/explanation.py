@@ -21,9 +21,9 @@ from cyctr.inference.matching import WEIGHT
 from cyctr.inference.segmenter import Segmenter, check_settings
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.storage import write_atomically
-from cyctr.types import CycleState, Explanation
+from cyctr.types import CycleState, Explanation, Pixels
 from cyctr.visual.contact import Block
-from cyctr.visual.draw import GREEN, INK, MUTED, PAPER, RED, Pixels, cycle_map, heat, majority_state, overlay, to_pixels
+from cyctr.visual.draw import GREEN, INK, MUTED, PAPER, RED, cycle_map, heat, majority_state, overlay, to_pixels
 from cyctr.visual.page import Section, page
 
 _LEGEND = (

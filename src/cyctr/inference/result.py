@@ -15,7 +15,8 @@ from cyctr.errors import DataError
 from cyctr.images.imaging import write_image, write_mask, write_values
 from cyctr.inference.cleaning import clean, components
 from cyctr.limits import CLASSES
-from cyctr.visual.draw import COLOURS, Pixels, overlay, overlays
+from cyctr.types import Pixels
+from cyctr.visual.draw import COLOURS, overlay, overlays
 
 _STRIP = 2**22  # pixels that are decided at a time
 

@@ -15,8 +15,9 @@ from cyctr.inference.explanation import explain
 from cyctr.inference.result import Segmentation
 from cyctr.inference.segmenter import Segmenter
 from cyctr.storage import write_atomically
+from cyctr.types import Pixels
 from cyctr.visual.contact import Block, contact_sheet, tile
-from cyctr.visual.draw import BLUE, GREEN, RED, Pixels
+from cyctr.visual.draw import BLUE, GREEN, RED
 from cyctr.visual.page import Section, page
 
 _SIDE = 230

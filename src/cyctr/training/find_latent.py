@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cyctr.backbones.backbone import Backbone
-from cyctr.datasets.dataset import Progress
+from cyctr.datasets.dataset import OnProgress
 from cyctr.episodes.image_store import Pair, Store
 from cyctr.episodes.latent import UNDECIDED, Regions
 from cyctr.seeding import Stream, random_bits
@@ -29,7 +29,7 @@ def mine(
     count: int,
     size: int,
     unsure: float = 0.0,
-    progress: Progress | None = None,
+    progress: OnProgress | None = None,
 ) -> Regions:
     """Groups the background cells of images by their high-level features, and says which group each place is of.
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.weights import load_backbone
 from cyctr.checkpoint import checkpoint_bytes, require_named_weights, weights_digest
-from cyctr.config import Config, LossConfig, from_dict, protocol, to_dict
-from cyctr.datasets.dataset import Dataset, Progress, Split
+from cyctr.config import Config, LossConfig, from_dict, to_dict
+from cyctr.datasets.dataset import Dataset, OnProgress, Split
 from cyctr.datasets.folds import hold_out
 from cyctr.datasets.index import Index
 from cyctr.devices import episodes_together, free_memory
@@ -29,7 +29,7 @@ from cyctr.episodes.training_batches import Groups, TrainingEpisodes, groups_of_
 from cyctr.errors import ConfigError
 from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.evaluation.results import Results, Setting, differences
+from cyctr.evaluation.results import Results, RunKey, differences
 from cyctr.evaluation.run import environment
 from cyctr.methods.cyctr import CyCTR
 from cyctr.methods.cyctr.loss import Losses, episode_loss
@@ -131,11 +131,11 @@ class Trainer:
         device: torch.device,
         options: Options | None = None,
         world: World | None = None,
-        progress: Progress | None = None,
+        progress: OnProgress | None = None,
         resume: bool = False,
         store: Store | None = None,
         validation: Evaluation | None = None,
-        mining: Progress | None = None,
+        mining: OnProgress | None = None,
     ) -> None:
         """Checks everything, then reads the images.
 
@@ -344,7 +344,7 @@ class Trainer:
             Stopped: it was.
         """
         assert self.validation is not None
-        setting = Setting(self.fold, self.config.training.shots, _VALIDATION_SEED)
+        setting = RunKey(self.fold, self.config.training.shots, _VALIDATION_SEED)
         results = Results({})
         remember = int(_REMEMBERED * free_memory(self.device))
         workers = 16 if self.device.type == "cuda" else 2
@@ -391,13 +391,13 @@ class Trainer:
             drop_novel=training.drop_novel,
         )
 
-    def _open_store(self, index: Index, labelled: Sampler, progress: Progress | None) -> Store:
+    def _open_store(self, index: Index, labelled: Sampler, progress: OnProgress | None) -> Store:
         pool, options = self.dataset.pool("train"), self.options
         longest = self.config.training.augmentation.longest
         return open_store(pool, index, labelled.pairs, self.device, longest, options.resident, options.workers, progress)
 
     def _open_episodes(
-        self, store: Store, index: Index, labelled: Sampler, resume: bool, mining: Progress | None
+        self, store: Store, index: Index, labelled: Sampler, resume: bool, mining: OnProgress | None
     ) -> TrainingEpisodes:
         """What is learned from: labelled classes, and latent ones where that is asked for."""
         training = self.config.training
@@ -407,7 +407,7 @@ class Trainer:
             store, sampler = self._with_latent_classes(store, labelled, regions)
         return TrainingEpisodes(store, sampler, training, self.device)
 
-    def _regions(self, store: Store, index: Index, labelled: Sampler, resume: bool, mining: Progress | None) -> Regions:
+    def _regions(self, store: Store, index: Index, labelled: Sampler, resume: bool, mining: OnProgress | None) -> Regions:
         """Where latent classes are: as the run in the folder found them, else looked for."""
         training = self.config.training
         order = Stream("latent images", *labelled.key).choose(len(labelled.images), len(labelled.images))
@@ -438,7 +438,7 @@ class Trainer:
         self.dataset = replace(self.dataset, classes=latent_names(self.dataset, count))
         return extended, MixedSampler(labelled, latent, training.latent_share)
 
-    def _open_validation(self, progress: Progress | None) -> Evaluation | None:
+    def _open_validation(self, progress: OnProgress | None) -> Evaluation | None:
         """Episodes of classes that are held out; else of the test classes, to watch and not to choose by."""
         sides = self.dataset.fold(self.fold)
         split: Split = "validation" if sides.validation else "test"
@@ -447,10 +447,10 @@ class Trainer:
         if split == "test" and "test" not in self.dataset.pools:
             return None
         training = self.config.training
-        measure = protocol("cyctr")
+        measure = self.dataset.protocol()
         measure = replace(measure, order="shuffled", input=replace(measure.input, size=training.augmentation.size))
         evaluation = Evaluation(self.dataset, measure, split, progress)
-        evaluation.sampler(Setting(self.fold, training.shots, _VALIDATION_SEED))  # refuses what cannot be drawn
+        evaluation.sampler(RunKey(self.fold, training.shots, _VALIDATION_SEED))  # refuses what cannot be drawn
         return evaluation
 
     def _compiles(self) -> bool:

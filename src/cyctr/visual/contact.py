@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from cyctr.visual.draw import INK, PAPER, RED, Pixels, overlay
+from cyctr.types import Pixels
+from cyctr.visual.draw import INK, PAPER, RED, overlay
 
 _MUTED = (90, 96, 104)
 _MARGIN, _GAP, _LINE = 24, 8, 20

@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from cyctr.types import CycleState
+from cyctr.types import CycleState, Pixels
 
-Pixels = NDArray[np.uint8]
 Colour = tuple[int, int, int]
 
 RED, BLUE, GREEN, GREY = (230, 57, 53), (33, 113, 214), (20, 160, 90), (98, 103, 110)

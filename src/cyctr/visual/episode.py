@@ -9,8 +9,8 @@ from torch import Tensor
 
 from cyctr.backbones.grid import Grid
 from cyctr.errors import DataError
-from cyctr.types import Episode, Prediction
-from cyctr.visual.draw import BLUE, GREEN, Pixels, cycle_map, enlarge, heat, majority_state, overlay, sheet, to_pixels
+from cyctr.types import Episode, Pixels, Prediction
+from cyctr.visual.draw import BLUE, GREEN, cycle_map, enlarge, heat, majority_state, overlay, sheet, to_pixels
 
 COLUMNS = ("support and label", "query and truth", "prior map", "cycle consistency", "prediction")
 LEGEND = "Cycle consistency, on the support: red = consistent foreground, blue = consistent background, grey = filtered out."

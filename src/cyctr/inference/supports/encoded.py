@@ -20,9 +20,9 @@ from cyctr.errors import DataError
 from cyctr.images.geometry import planes
 from cyctr.limits import SHOTS, SUPPORT_BYTES, SUPPORT_PIXELS, SUPPORT_SIDE, check_bytes
 from cyctr.storage import sweep, write_atomically
-from cyctr.types import IGNORE, Support
+from cyctr.types import IGNORE, Pixels, Support
 from cyctr.visual.contact import tile
-from cyctr.visual.draw import PAPER, Pixels, to_pixels
+from cyctr.visual.draw import PAPER, to_pixels
 
 _FORMAT, _ABOUT = "cyctr-support-1", "about.json"
 _REMEDY = "save it again, or give a folder of labelled images, or a file that `cyctr support save` wrote"
