@@ -86,7 +86,7 @@ def remember(segmenter: Segmenter) -> Callable[[], None]:
     Returns:
         what forgets the answers, for the next episode.
     """
-    model = segmenter.model
+    model = segmenter.network.model
     encode, answer = model.backbone.forward, model.answer
     features: dict[str, Features] = {}
     answers: dict[str, Any] = {}
@@ -173,7 +173,7 @@ def run(given: argparse.Namespace) -> None:
     torch.set_num_threads(given.threads)
     segmenter = Segmenter.from_pretrained(given.model, device=given.device, precision=given.precision)
     forget = remember(segmenter)
-    kept["about"] = {"model": segmenter.name, "bfloat16": segmenter.half, "torch": torch.__version__}
+    kept["about"] = {"model": segmenter.name, "bfloat16": segmenter.network.half, "torch": torch.__version__}
     settings = given.setting or list(SETTINGS)
     for which in given.set or SETS:
         episodes = photos.episodes[which][:: given.every]

@@ -16,7 +16,7 @@ def _one_thread_per_worker():
 def _whole_precision():
     """The Segmenter computes in float32 on every CPU, so that what is tested does not depend on whose it is."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cyctr.inference.segmenter.half_pays", lambda device: device.type == "cuda")
+        patch.setattr("cyctr.inference.predictor.half_pays", lambda device: device.type == "cuda")
         yield
 
 

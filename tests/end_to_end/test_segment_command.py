@@ -341,7 +341,7 @@ def test_a_run_that_has_written_nothing_is_in_nobodys_way(segment, tmp_path, que
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Segmenter, "_answers", stop)
+        patch.setattr("cyctr.inference.segmenter.look", stop)
         assert segment()[0] == 130
     well(segment("--threshold", "0.4"))
     (tmp_path / "out" / ".predictions.jsonl").unlink()
@@ -1016,9 +1016,9 @@ def test_an_image_that_is_longer_than_any_may_be_is_left_out_and_the_others_are_
 
 
 def test_large_images_are_read_one_at_a_time(segment, tmp_path, queries, monkeypatch):
-    monkeypatch.setattr(sys.modules["cyctr.inference.segmenter"], "_MOST_PIXELS", 100)
+    monkeypatch.setattr(sys.modules["cyctr.inference.reading_ahead"], "_MOST_PIXELS", 100)
     held, most = [], []
-    to_image = sys.modules["cyctr.inference.segmenter"].to_image
+    to_image = sys.modules["cyctr.inference.reading_ahead"].to_image
 
     def counted(*given):
         held.append(1)
@@ -1028,7 +1028,7 @@ def test_large_images_are_read_one_at_a_time(segment, tmp_path, queries, monkeyp
         finally:
             held.pop()
 
-    monkeypatch.setattr(sys.modules["cyctr.inference.segmenter"], "to_image", counted)
+    monkeypatch.setattr(sys.modules["cyctr.inference.reading_ahead"], "to_image", counted)
     well(segment("--batch", 3))
     assert max(most) == 1 and len(keys(tmp_path / "out")) == 5
 

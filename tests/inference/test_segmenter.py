@@ -18,7 +18,7 @@ from cyctr.errors import CheckpointError, ConfigError, DataError
 from cyctr.images import geometry as transforms
 from cyctr.images.edges import follow_edges
 from cyctr.images.geometry import fit_image, planes, restore
-from cyctr.inference import Box, Polygons, Segmenter, tiles
+from cyctr.inference import Box, Polygons, Segmenter, looking, predictor, reading_ahead, tiles
 from cyctr.inference import result as result_module
 from cyctr.inference import segmenter as segmenter_module
 from cyctr.inference.confidence import Calibration
@@ -48,7 +48,7 @@ def test_results_have_each_images_own_size_and_come_in_order(segmenter, disc, im
 
 def test_nothing_is_marked_of_what_is_probably_absent_where_that_is_wanted(segmenter, disc, images, monkeypatch):
     for sure in (0.3, 0.7):
-        monkeypatch.setattr(Segmenter, "_confidence", lambda *_, sure=sure: sure)
+        monkeypatch.setattr(segmenter_module, "confidence", lambda *_, sure=sure: sure)
         usual, dropped = (segmenter.segment(images[0], disc, drop_absent=drop) for drop in (False, True))
         assert usual.mask.any() and dropped.mask.any() == dropped.present == (sure > 0.5)
         assert np.array_equal(usual.probability, dropped.probability)
@@ -57,7 +57,7 @@ def test_nothing_is_marked_of_what_is_probably_absent_where_that_is_wanted(segme
 @pytest.mark.parametrize("measured", [False, True])
 def test_the_confidence_of_a_tuned_backbone_is_another_than_of_the_same_frozen(images, monkeypatch, measured):
     name = ", tuned" if measured else ""
-    monkeypatch.setattr(segmenter_module, "CALIBRATIONS", {name: Calibration(bias=50.0, slope=0.0, per_log_shot=0.0)})
+    monkeypatch.setattr(predictor, "CALIBRATIONS", {name: Calibration(bias=50.0, slope=0.0, per_log_shot=0.0)})
     for tuned in (False, True):
         certain = tuned == measured
         made = Segmenter(build(replace(CONFIG, backbone=BackboneConfig("tiny", tuned=tuned))), 65, "cpu")
@@ -67,9 +67,9 @@ def test_the_confidence_of_a_tuned_backbone_is_another_than_of_the_same_frozen(i
 
 @pytest.mark.parametrize("pays", [False, True])
 def test_half_precision_is_taken_where_it_pays_and_answers_alike(images, monkeypatch, pays):
-    monkeypatch.setattr(segmenter_module, "half_pays", lambda device: pays)
+    monkeypatch.setattr(predictor, "half_pays", lambda device: pays)
     half = {name: Segmenter(tiny(CONFIG), 65, "cpu", name) for name in ("auto", "float32", "bfloat16")}
-    assert {name: made.half for name, made in half.items()} == {"auto": pays, "float32": False, "bfloat16": True}
+    assert {name: made.network.half for name, made in half.items()} == {"auto": pays, "float32": False, "bfloat16": True}
     found = {}
     for name, made in half.items():
         support = made.encode_support(*scene((40, 50), 9))
@@ -136,9 +136,11 @@ def test_no_class_keeps_a_speck_where_another_one_takes_the_rest_of_a_region(ima
 
 def test_without_votes_the_answer_is_the_networks_own(segmenter, disc, images):
     for image in images:
-        inputs = fit_image(planes(image), segmenter.input)[None]
+        inputs = fit_image(planes(image), segmenter.network.input)[None]
         with torch.inference_mode():
-            expected = restore(segmenter.model.segment(inputs, disc.encoded).probability, image.shape[:2], segmenter.input)[0]
+            expected = restore(
+                segmenter.network.model.segment(inputs, disc.encoded).probability, image.shape[:2], segmenter.network.input
+            )[0]
         found = segmenter.segment(image, disc, votes=0, edges=False).probability
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 
@@ -177,9 +179,8 @@ def test_several_classes_are_found_as_each_alone_and_the_backbone_sees_an_image_
     other = segmenter.encode_support(*scene((70, 70), 9), name="other")
     alone = {name: segmenter.segment(images[0], one).probability for name, one in (("a", disc), ("b", other))}
     seen = []
-    monkeypatch.setattr(
-        segmenter.model.backbone, "forward", lambda x, real=segmenter.model.backbone.forward: (seen.append(len(x)), real(x))[1]
-    )
+    backbone = segmenter.network.model.backbone
+    monkeypatch.setattr(backbone, "forward", lambda x, real=backbone.forward: (seen.append(len(x)), real(x))[1])
     (result,) = segmenter.segment_many(images[:1], {"a": disc, "b": other})
     assert seen == [1]
     assert list(result.classes) == ["a", "b"]
@@ -256,7 +257,7 @@ def test_what_is_small_in_a_labelled_image_is_a_further_shot_and_what_is_large_i
 
 def test_closer_looks_take_no_more_tokens_than_the_labelled_images_alone(segmenter):
     found = segmenter.encode_support(*corner()).encoded
-    assert found.tokens.shape[1] <= segmenter.model.config.sampling.tokens_per_shot
+    assert found.tokens.shape[1] <= segmenter.network.model.config.sampling.tokens_per_shot
     assert {int(cells) for cells in found.index[found.valid] // (found.grid[0] * found.grid[1])} == {0, 1}
 
 
@@ -269,7 +270,7 @@ def test_closer_looks_survive_a_file(segmenter, tmp_path):
 
 def test_zoom_looks_again_at_what_is_small_and_leaves_the_rest_as_it_was(segmenter, disc, monkeypatch):
     window = Window(10, 20, 100, 100)
-    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: window)
+    monkeypatch.setattr(looking, "closer", lambda marked, most: window)
     image = scene((200, 300), 3)[0]
     whole, found = (segmenter.segment(image, disc, zoom=zoom).probability for zoom in (False, True))
     part = segmenter.segment(image[window.slices], disc, zoom=False).probability
@@ -280,14 +281,12 @@ def test_zoom_looks_again_at_what_is_small_and_leaves_the_rest_as_it_was(segment
 
 def test_zoom_looks_no_second_time_where_things_are_large_or_in_tiles(segmenter, disc, monkeypatch):
     looks = []
-    answers = Segmenter._answers
-    monkeypatch.setattr(
-        Segmenter, "_answers", lambda self, images, *rest: (looks.append(len(images)), answers(self, images, *rest))[1]
-    )
-    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: None)
+    at = looking._look_at
+    monkeypatch.setattr(looking, "_look_at", lambda network, images, *rest: (looks.append(1), at(network, images, *rest))[1])
+    monkeypatch.setattr(looking, "closer", lambda marked, most: None)
     segmenter.segment(scene((200, 300), 3)[0], disc)
     assert sum(looks) == 1
-    monkeypatch.setattr(segmenter_module, "closer", lambda marked, most: 1 / 0)
+    monkeypatch.setattr(looking, "closer", lambda marked, most: 1 / 0)
     segmenter.segment(scene((200, 300), 3)[0], replace(disc, tile=100), tile=100)
 
 
@@ -311,14 +310,14 @@ def test_supports_that_are_none_or_have_no_names_are_refused(segmenter, disc, im
 
 def test_large_images_are_held_a_few_at_a_time_and_read_a_few_ahead(segmenter, disc, images, monkeypatch):
     chunks, read = [], []
-    results, to_image = Segmenter._results, segmenter_module.to_image
+    looked, to_image = segmenter_module.look, reading_ahead.to_image
     monkeypatch.setattr(
-        Segmenter, "_results", lambda self, chunk, *rest: (chunks.append(len(chunk)), results(self, chunk, *rest))[1]
+        segmenter_module, "look", lambda network, images, *rest: (chunks.append(len(images)), looked(network, images, *rest))[1]
     )
-    monkeypatch.setattr(segmenter_module, "to_image", lambda *given: (read.append(1), to_image(*given))[1])
+    monkeypatch.setattr(reading_ahead, "to_image", lambda *given: (read.append(1), to_image(*given))[1])
     usual = list(segmenter.segment_many(images * 3, disc, batch=4))
     assert chunks == [4, 4, 4]
-    monkeypatch.setattr(segmenter_module, "_MOST_PIXELS", 4500)  # two or three of these
+    monkeypatch.setattr(reading_ahead, "_MOST_PIXELS", 4500)  # two or three of these
     chunks.clear()
     read.clear()
     few, ahead = [], []
@@ -448,7 +447,7 @@ def test_a_support_of_another_network_is_refused(segmenter, disc):
         ({"tile": 100.5}, "tile is 100.5; expected a whole number"),
         ({"smallest": True}, "smallest is True"),
         ({"smallest": 1.5}, "smallest is 1.5; expected a whole number of pixels"),
-        ({"treshold": 0.4}, "setting 'treshold' does not exist; expected threshold"),
+        ({"treshold": 0.4}, "option 'treshold' does not exist; expected threshold"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(segmenter, disc, images, settings, words):

@@ -41,7 +41,7 @@ def explain(
     Grey ones are lost on the way and not attended to.
     """
     from cyctr.inference.explanation import explain as explained
-    from cyctr.inference.segmenter import check_settings
+    from cyctr.inference.segment_options import SegmentOptions
 
     if output.suffix.lower() not in (".png", ".jpg", ".jpeg", ".html"):
         raise ConfigError(f"--output is {output}; expected a name that ends in .png, .jpg or .html")
@@ -53,7 +53,7 @@ def explain(
     options.refuse_labelled(output, support)
     if output.exists() and not force:
         raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
-    check_settings({"votes": votes})
+    SegmentOptions(votes=votes)  # checked
     place = None if at is None else options.place("--at", at)
     with options.progress_bar("fetching the backbone") as progress:
         segmenter = options.open_segmenter(model, device, "auto", progress)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from cyctr.formats import Writer
     from cyctr.inference.folder.ledger import Ledger
     from cyctr.inference.folder.queries import Query
-    from cyctr.inference.segmenter import Segmenter, Settings
+    from cyctr.inference.segment_options import SegmentOptions
+    from cyctr.inference.segmenter import Segmenter
     from cyctr.inference.supports.encoded import EncodedSupport
 
 _SHOWN = 20  # problems on the screen
@@ -141,28 +142,29 @@ def segment(
 
     Images that cannot be read are left out and named at the end; the exit code is 1 then.
     """
+    from cyctr.config import to_dict
     from cyctr.formats import FORMATS
+    from cyctr.inference.finishing import prepare_refiner
     from cyctr.inference.folder.ledger import OVERLAYS, PAGE, PREDICTIONS, REVIEW
     from cyctr.inference.folder.queries import find_queries
-    from cyctr.inference.segmenter import check_settings, prepare_refiner
+    from cyctr.inference.segment_options import SegmentOptions
 
     if form not in FORMATS:
         raise ConfigError(f"--format is {form!r}; expected one of {', '.join(FORMATS)}")
-    settings: Settings = {
-        "threshold": threshold,
-        "tile": tile,
-        "overlap": overlap,
-        "flip": flip,
-        "scales": options.floats("--scales", scales),
-        "smallest": smallest,
-        "fill_holes": fill_holes,
-        "votes": votes,
-        "drop_absent": drop_absent,
-        "edges": edges,
-        "zoom": zoom,
-        "refine": refine,
-    }
-    check_settings(settings)
+    how = SegmentOptions(
+        threshold=threshold,
+        tile=tile,
+        overlap=overlap,
+        flip=flip,
+        scales=tuple(options.floats("--scales", scales)),
+        smallest=smallest,
+        fill_holes=fill_holes,
+        votes=votes,
+        drop_absent=drop_absent,
+        edges=edges,
+        zoom=zoom,
+        refine=refine,
+    )
     prepare_refiner(refine)
     wanted = None if classes is None else options.names("--classes", classes)
     query = [*query, *(more or [])]
@@ -178,17 +180,17 @@ def segment(
             masks = {"overlapping": overlapping, "instances": instances, "polygons": polygons}
             about = {
                 "model": f"{segmenter.name} {segmenter.digest}",
-                "precision": "bfloat16" if segmenter.half else "float32",
+                "precision": "bfloat16" if segmenter.network.half else "float32",
                 "classes": list(supports),
                 **{f"support of {name}": one.digest for name, one in supports.items()},
                 "format": form,
                 **masks,
-                **settings,
+                **to_dict(how),
             }
             ledger, writer = _open(output, about, form, list(supports), masks, force)
             ledger.claim([PREDICTIONS, *writer.shared, *([PAGE] if review else [])])
             queries = ledger.named(queries)
-        problems = _run(segmenter, supports, queries, ledger, writer, settings, overlapping, pictures, batch)
+        problems = _run(segmenter, supports, queries, ledger, writer, how, overlapping, pictures, batch)
         writer.finish()
         if review:
             from cyctr.inference.folder.review import write_review
@@ -224,7 +226,7 @@ def _run(
     queries: "Sequence[Query]",
     ledger: "Ledger",
     writer: "Writer",
-    settings: "Settings",
+    how: "SegmentOptions",
     overlapping: bool,
     pictures: Sequence[str],
     batch: int | None,
@@ -254,7 +256,7 @@ def _run(
                 pictures=pictures,
                 batch=batch,
                 on_image=on_image,
-                settings=settings,
+                options=how,
             )
     except (KeyboardInterrupt, DataError):
         left = len(ledger.remaining(queries, writer, pictures))  # one may have been written, and not counted yet

@@ -18,7 +18,8 @@ from cyctr.images.geometry import content_size, fit_image, padding_of, planes
 from cyctr.images.imaging import write_image
 from cyctr.inference.inputs import ImageLike, to_image
 from cyctr.inference.matching import WEIGHT
-from cyctr.inference.segmenter import Segmenter, check_settings
+from cyctr.inference.segment_options import SegmentOptions
+from cyctr.inference.segmenter import Segmenter
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.storage import write_atomically
 from cyctr.types import CycleState, Explanation, Pixels
@@ -114,7 +115,7 @@ def explain(
         votes: weight of plain matching, as of `segment`.
         edges: whether the answer follows the edges of the image, as of `segment`.
     """
-    check_settings({"votes": votes, "edges": edges})
+    SegmentOptions(votes=votes, edges=edges)  # checked
     segmenter.check_support(support)
     if support.tile is not None:
         cut = f"support {support.name!r} was cut in windows of {support.tile} pixels"
@@ -122,30 +123,31 @@ def explain(
     if support.shots > _MOST:
         raise ConfigError(f"the support has {support.shots} images; expected at most {_MOST} to explain: give fewer")
     pixels = to_image(image)
-    size, config = (pixels.shape[0], pixels.shape[1]), segmenter.input
+    network = segmenter.network
+    size, config = (pixels.shape[0], pixels.shape[1]), network.input
     if at is not None and not (0 <= at[0] < size[1] and 0 <= at[1] < size[0]):
         raise ConfigError(f"the place is {at[0]},{at[1]}; expected x below {size[1]} and y below {size[0]}")
-    fitted, ready = fit_image(planes(pixels), config), support.to(segmenter.device)
-    with segmenter.precision():
-        padding = padding_of([size], config, segmenter.device)
-        query = segmenter.model.encode_query(fitted[None].to(segmenter.device), padding)
-        prediction = segmenter.model.answer(query, ready.encoded, explain=True)
+    fitted, ready = fit_image(planes(pixels), config), support.to(network.device)
+    with network.precision():
+        padding = padding_of([size], config, network.device)
+        query = network.model.encode_query(fitted[None].to(network.device), padding)
+        prediction = network.model.answer(query, ready.encoded, explain=True)
     explanation = prediction.explanation
     assert explanation is not None
     if not explanation.cross:
         raise ConfigError("this network attends to no support tokens; expected encoder.cross 'cycle' or 'vanilla'")
     height, width = content_size(size, config)
     seen = to_pixels(fitted)[:height, :width]
-    said = segmenter.blended(prediction, ready, votes).float()
+    said = network.blended(prediction, ready, votes).float()
     if edges:
         inside = torch.zeros_like(said, dtype=torch.bool)
         inside[:, :height, :width] = True
         said = follow_edges(fitted[None].to(said.device), said, inside)
-    network, blended, matched = (
+    learned, blended, matched = (
         None if values is None else values[0, :height, :width].float().cpu().numpy()
-        for values in (prediction.probability, said, segmenter.matched(prediction, ready))
+        for values in (prediction.probability, said, network.matched(prediction, ready))
     )
-    assert network is not None and blended is not None
+    assert learned is not None and blended is not None
     grid = Grid(explanation.stride, explanation.alignment, explanation.offset)
     if at is None:
         row, column = divmod(int(blended.argmax()), width)
@@ -157,7 +159,7 @@ def explain(
     answer = [
         Picture("query", "the place whose attention is shown is marked", _pointed(seen, row, column)),
         Picture("answer", f"{100 * mask.mean():.1f} % of the image", overlay(seen, mask, GREEN)),
-        Picture("network", f"probability by the network; {_share(1 - weight)}", heat(network)),
+        Picture("network", f"probability by the network; {_share(1 - weight)}", heat(learned)),
         *([] if matched is None else [Picture("votes", f"by plain matching; {_share(weight)}", heat(matched))]),
         Picture("prior map", "likeness to the support before any learning", heat(prior)),
     ]

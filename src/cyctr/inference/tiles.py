@@ -8,7 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-Size = tuple[int, int]
+from cyctr.images.geometry import Size
+
 _LARGE, _STRIP = 2**24, 2**22  # pixels of a window that is worked on in parts, and of each part
 _ALL = slice(None)
 _AROUND = 1.6  # side of a closer look, in that of the thing's box

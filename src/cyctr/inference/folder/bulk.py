@@ -15,7 +15,8 @@ from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger, picture
 from cyctr.inference.folder.queries import Query
 from cyctr.inference.inputs import ImageLike, to_image, to_label
 from cyctr.inference.result import ImageResult
-from cyctr.inference.segmenter import Segmenter, Settings
+from cyctr.inference.segment_options import SegmentOptions
+from cyctr.inference.segmenter import Segmenter
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.inference.supports.reading import Labelled
 from cyctr.limits import JPEG_SIDE, OVERLAY_PIXELS
@@ -57,7 +58,7 @@ def segment_folder(
     pictures: Sequence[str] = (OVERLAYS,),
     batch: int | None = None,
     on_image: Callable[[Query, str | None], None] = lambda query, problem: None,
-    settings: Settings | None = None,
+    options: SegmentOptions | None = None,
 ) -> dict[str, str]:
     """Segments images and writes what it finds; returns, by key, the problem of each that cannot be read or written.
 
@@ -71,7 +72,7 @@ def segment_folder(
         pictures: of each image with its masks: `OVERLAYS`, `REVIEW` for small ones, or both.
         batch: images at a time.
         on_image: told of each image that is done, and of its problem if it has one.
-        settings: of `Segmenter.segment_many`.
+        options: of `Segmenter.segment_many`.
     """
     stamps = [ledger.stamp(query) for query in queries]  # before they are read: what changes meanwhile is done again
     problems: dict[str, str] = {}
@@ -86,7 +87,7 @@ def segment_folder(
         on_image(queries[place], str(error))
 
     paths = [query.path for query in queries]
-    for result in segmenter.segment_many(paths, supports, batch=batch, complain=complain, **(settings or {})):
+    for result in segmenter.segment_many(paths, supports, batch=batch, complain=complain, **(vars(options) if options else {})):
         query = queries[result.place]
         masks = {name: one.mask for name, one in result.classes.items()} if overlapping else result.disjoint
         found = [Found(name, masks[name], one.probability, one.confidence) for name, one in result.classes.items()]

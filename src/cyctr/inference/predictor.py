@@ -1,0 +1,117 @@
+"""A network ready to answer: on its device, at its precision, with what it can do beside segmenting."""
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cyctr.config import InputConfig
+from cyctr.devices import choose_device, half_pays
+from cyctr.errors import ConfigError
+from cyctr.images.geometry import fit_image, fit_label, planes
+from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, resemblance
+from cyctr.inference.matching import WEIGHT, balanced
+from cyctr.inference.supports.encoded import EncodedSupport
+from cyctr.inference.tiles import Window
+from cyctr.methods.cyctr import CyCTR
+from cyctr.types import IGNORE, Pixels, Prediction, Support
+
+
+class Answer(NamedTuple):
+    """What a network says of B views and one class.
+
+    Attributes:
+        probability: (B, S, S) of being of the class, plain matching included.
+        likeness: (B,) how like the class what was found is.
+    """
+
+    probability: Tensor
+    likeness: Tensor
+
+
+class Predictor:
+    """A network for inference; it cannot be trained any more."""
+
+    def __init__(self, model: CyCTR, size: int, device: str | torch.device, precision: str) -> None:
+        """Moves the network to its device and makes it fast; arguments as of `Segmenter`."""
+        if precision not in ("auto", "float32", "bfloat16"):
+            raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+        self.device = choose_device(str(device))
+        self.half = half_pays(self.device) if precision == "auto" else precision == "bfloat16"
+        if isinstance(size, bool) or not isinstance(size, int) or not 64 <= size <= 4096:
+            raise ConfigError(f"size is {size!r}; expected 64 to 4096 pixels, best what the network was trained on")
+        self.input = InputConfig(size)
+        self.digest = _digest(model)
+        self.model = model.to(self.device).accelerate()
+        self.calibration = CALIBRATIONS.get(calibration_name(model.config.backbone), UNKNOWN)
+
+    def precision(self) -> AbstractContextManager[object]:
+        """The context in which the network computes."""
+        return torch.autocast(self.device.type, torch.bfloat16) if self.half else nullcontext()
+
+    def fitted(self, pixels: Pixels, label: Pixels, window: Window) -> tuple[Tensor, Tensor]:
+        """A window of an image and its label as the network sees them."""
+        part = torch.from_numpy(np.ascontiguousarray(label[window.slices]))
+        return fit_image(planes(pixels[window.slices]), self.input), fit_label(part, self.input)
+
+    @torch.inference_mode()
+    def encode(self, images: Tensor, labels: Tensor, closer: int) -> Support:
+        """What the network makes of labelled images.
+
+        Args:
+            images: (K + closer, 3, S, S) uint8.
+            labels: (K + closer, S, S) uint8.
+            closer: how many of the images, the last ones, are closer looks at others.
+        """
+        sampled = self.model.config.sampling.tokens_per_shot * (len(images) - closer)  # as many as without the closer looks
+        with self.precision():
+            queries = self.model.encode_query(images.to(self.device), (labels == IGNORE).to(self.device))
+            return self.model.label(queries, labels[None].to(self.device), None, max(2, sampled // len(images)))
+
+    def answers(
+        self, inputs: Tensor, padding: Tensor, supports: Iterable[EncodedSupport], votes: float | None
+    ) -> Iterator[Answer]:
+        """The answers to (B, 3, S, S) views for each class; the views are encoded once.
+
+        Args:
+            inputs: of one size.
+            padding: (B, S, S) bool, beyond the images.
+            supports: one for each class.
+            votes: weight of plain matching; None is the usual one.
+        """
+        with self.precision():
+            query = self.model.encode_query(inputs, padding)
+            predictions = [(self.model.answer(query, support.encoded), support) for support in supports]
+        for prediction, support in predictions:
+            assert prediction.similarity is not None
+            likeness = resemblance(prediction.probability, prediction.similarity, ~padding)
+            yield Answer(self.blended(prediction, support, votes), likeness)
+
+    def blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None = None) -> Tensor:
+        """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
+        weight = WEIGHT if votes is None else votes
+        plain = self.matched(prediction, support) if weight else None
+        return prediction.probability if plain is None else torch.lerp(prediction.probability, plain, weight)
+
+    def matched(self, prediction: Prediction, support: EncodedSupport) -> Tensor | None:
+        """(B, S, S) what the support's tokens say by themselves, in plain matching; None for a network without votes."""
+        if prediction.votes is None:
+            return None
+        size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
+        shares = balanced(prediction.votes, support.encoded).mean(1, keepdim=True)  # (B, 1, h, w)
+        return self.model.backbone.grid.upsample(shares, size)[:, 0]
+
+
+def _digest(model: CyCTR) -> str:
+    """A checksum by which a support knows its network; the head that only training uses may be missing from a checkpoint."""
+    total = hashlib.sha256(repr(model.config).encode())
+    for name, value in sorted(model.state_dict().items()):
+        if name.startswith("auxiliary."):
+            continue
+        total.update(name.encode())
+        total.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())
+    return total.hexdigest()[:16]
