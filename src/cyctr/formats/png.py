@@ -125,7 +125,7 @@ def _only(text: str) -> re.Pattern[str]:
 
 
 def _black_and_white(found: Found | None, size: tuple[int, int]) -> bytes:
-    values: NDArray[np.uint8] = np.zeros(size, np.uint8) if found is None else found.mask.astype(np.uint8) * np.uint8(255)
+    values: NDArray[np.uint8] = np.zeros(size, np.uint8) if found is None else found.mask.view(np.uint8) * np.uint8(255)
     content = io.BytesIO()
     Image.fromarray(values).save(content, "PNG")
     return content.getvalue()

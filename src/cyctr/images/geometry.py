@@ -17,7 +17,7 @@ from cyctr.transfer import to_device
 from cyctr.types import IGNORE
 
 Size = tuple[int, int]
-_LARGE, _STRIP = 2**25, 2**22  # pixels of an image that is resized in parts, and of each part
+_LARGE, _STRIP = 2**25, 2**20  # pixels of an image that is resized in parts, and of each part
 
 
 def planes(pixels: NDArray[np.uint8]) -> Tensor:
@@ -42,7 +42,10 @@ def fit_image(image: Tensor, config: InputConfig) -> Tensor:
     height, width = content_size((image.shape[-2], image.shape[-1]), config)
     if image[0].numel() > _LARGE:  # across first, a few rows at a time, as it is done anyway: all at once takes much memory
         rows = max(1, _STRIP // image.shape[-1])
-        image = torch.cat([_narrower(part, width) for part in image.split(rows, dim=1)], 1)
+        narrow = image.new_empty((3, image.shape[-2], width))
+        for part, place in zip(image.split(rows, dim=1), narrow.split(rows, dim=1), strict=True):
+            place.copy_(_narrower(part, width))
+        image = narrow
     resized = compat.transforms().resize(image, [height, width], antialias=True)
     return F.pad(resized, (0, config.size - width, 0, config.size - height), value=config.fill)
 

@@ -7,6 +7,7 @@ about large images is raised, which worker threads could not silence safely.
 import ctypes
 import io
 import logging
+import math
 import stat
 import struct
 from collections.abc import Callable, Iterator
@@ -51,7 +52,8 @@ UNREAD: tuple[str, ...] = (
 )
 """Endings of photographs that we do not read."""
 
-_STRIP = 2**22  # pixels that are converted at a time: whole images would be held several times
+_LARGE = 2**24  # pixels of an image for which memory is returned to the system
+_STRIP = 2**20  # pixels that are converted at a time: whole images would be held several times
 _INFLATION = 1032  # bytes that deflate makes of one, at most
 # blocks so large that the C library returns them to the system: of smaller ones a thread would keep what an image has taken
 Image.core.set_block_size(2**26)  # type: ignore[attr-defined]
@@ -129,6 +131,16 @@ def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> 
     return dict(sorted(found.items()))
 
 
+def release_memory(pixels: int) -> None:
+    """Returns freed memory to the system, before work on an image of so many pixels, if they are many.
+
+    The C library of Linux keeps what is freed, in pieces too small for a large image. Other systems need no such call.
+    """
+    if pixels > _LARGE:
+        with suppress(OSError, AttributeError, TypeError):
+            ctypes.CDLL(None).malloc_trim(0)
+
+
 def write_values(path: Path, values: NDArray[np.uint8]) -> None:
     """Writes (H, W) class numbers as a PNG in the colours of VOC, whole or not at all.
 
@@ -145,7 +157,7 @@ def write_values(path: Path, values: NDArray[np.uint8]) -> None:
 
 def write_mask(path: Path, mask: NDArray[np.bool_]) -> None:
     """Writes a (H, W) mask as a grey PNG, 255 where it marks and 0 elsewhere, whole or not at all."""
-    _write_png(path, Image.fromarray(mask.astype(np.uint8) * 255))
+    _write_png(path, Image.fromarray(mask.view(np.uint8) * np.uint8(255)))
 
 
 def write_image(path: Path, pixels: NDArray[np.uint8]) -> None:
@@ -194,6 +206,7 @@ def _read(path: Path, convert: _Convert) -> NDArray[np.uint8]:
     with _opened(path) as (image, orientation):
         if isinstance(image, PngImageFile):
             _check_png(path)
+        release_memory(math.prod(_stored_size(image)))
         pixels = convert(path, image)
         if isinstance(image, TiffImageFile):  # Pillow has turned these
             return pixels

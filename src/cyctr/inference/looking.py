@@ -1,5 +1,6 @@
 """Images and supports -> probabilities: view by view through the network, then a second, closer look at what is small."""
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice
@@ -13,6 +14,7 @@ from torch import Tensor
 from cyctr.config import InputConfig
 from cyctr.images.edges import edge_maps
 from cyctr.images.geometry import fit_image, padding_of
+from cyctr.images.imaging import release_memory
 from cyctr.inference.predictor import Predictor
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.supports.encoded import EncodedSupport
@@ -65,6 +67,7 @@ def look(
             for (place, view), values in alike:
                 for of_class, value in zip(likeness[place], values, strict=True):
                     of_class.setdefault(view.window, []).append(value)
+    release_memory(max(map(math.prod, sizes), default=0))  # that the network took
     found = [[mean.cpu().numpy() for mean in canvas.means()] for canvas in canvases]
     if options.zoom and options.tile is None:
         for number, (name, support) in enumerate(supports.items()):

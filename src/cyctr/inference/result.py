@@ -18,7 +18,7 @@ from cyctr.limits import CLASSES
 from cyctr.types import Pixels
 from cyctr.visual.draw import COLOURS, overlay, overlays
 
-_STRIP = 2**22  # pixels that are decided at a time
+_STRIP = 2**20  # pixels that are decided at a time
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -99,7 +99,7 @@ class ImageResult:
         found = np.zeros(next(iter(self.classes.values())).size, np.uint8)
         rows = max(1, _STRIP // found.shape[1])
         for part in (slice(top, top + rows) for top in range(0, len(found), rows)):
-            best = np.zeros(found[part].shape, np.float32)
+            best = np.full(found[part].shape, -1, np.float32)  # a hole that was filled may have a probability of 0
             for number, one in enumerate(self.classes.values(), 1):
                 wins = one.mask[part] & (one.probability[part] > best)
                 found[part][wins] = number
@@ -113,6 +113,8 @@ class ImageResult:
     @cached_property
     def disjoint(self) -> dict[str, NDArray[np.bool_]]:
         """By name, (H, W) bool: the masks without the places where another class is likelier."""
+        if len(self.classes) == 1:
+            return {name: one.mask for name, one in self.classes.items()}
         return {name: self.labels == number for number, name in enumerate(self.classes, 1)}
 
     def save(self, path: str | Path) -> None:
@@ -121,9 +123,13 @@ class ImageResult:
 
     def overlay(self, step: int = 1) -> Image.Image:
         """The image with each class framed in a colour of its own, and the rest pale; of every `step`-th pixel."""
+        return Image.fromarray(self.overlay_pixels(step))
+
+    def overlay_pixels(self, step: int = 1) -> Pixels:
+        """(H, W, 3) RGB of `overlay`."""
         masks = [mask[::step, ::step] for mask in self.disjoint.values()]
-        return Image.fromarray(overlays(self.image[::step, ::step], masks, COLOURS))
+        return overlays(self.image[::step, ::step], masks, COLOURS)
 
     def save_overlay(self, path: str | Path) -> None:
         """Writes `overlay()`; a file that is there is replaced."""
-        write_image(Path(path), np.asarray(self.overlay()))
+        write_image(Path(path), self.overlay_pixels())

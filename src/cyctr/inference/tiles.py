@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cyctr.images.geometry import Size
 
-_LARGE, _STRIP = 2**24, 2**22  # pixels of a window that is worked on in parts, and of each part
+_LARGE, _STRIP = 2**24, 2**20  # pixels of a window that is worked on in parts, and of each part
 _ALL = slice(None)
 _AROUND = 1.6  # side of a closer look, in that of the thing's box
 _SMALLEST = 64  # pixels of its side
@@ -117,32 +117,41 @@ class Canvas:
     """
 
     def __init__(self, size: Size, count: int, device: torch.device) -> None:
-        self._size = size
-        self._totals = [torch.zeros(size, device=device) for _ in range(count)]
-        # the same for all, as every window is seen of every map; one number while only whole images are laid down
-        self._weight = torch.zeros((), device=device)
+        self._whole, self._count, self._device = Window(0, 0, *size), count, device
+        self._totals: list[Tensor] = []  # of a large image these are large: there when the network has done its work
+        self._windows: list[Window] = []
 
     def add(self, window: Window, maps: Iterable[Tensor], rows: slice = _ALL) -> None:
         """Lays (height, width) of each map over a window; or some of its rows, and the others later."""
-        device, whole = self._weight.device, window == Window(0, 0, *self._size)
+        if not self._windows:
+            self._totals = [torch.zeros(self._whole[2:], device=self._device) for _ in range(self._count)]
         first, end, _ = rows.indices(window.height)
+        if first == 0:
+            self._windows.append(window)
         place = slice(window.top + first, window.top + end), window.slices[1]
-        weight = torch.ones((), device=device)
-        if not whole:
-            weight = _ramp(window.height, device)[rows, None] * _ramp(window.width, device)
-        if self._weight.ndim == 0 and not whole:
-            self._weight = self._weight.repeat(self._size)
-        if self._weight.ndim:
-            self._weight[place] += weight
-        elif first == 0:
-            self._weight += weight
+        weight = self._weight(window, rows)
         for total, values in zip(self._totals, maps, strict=True):
-            total[place] += values if whole else weight * values
+            total[place] += values if window == self._whole else weight * values
 
     def means(self) -> list[Tensor]:
         """(H, W) each; every pixel must have been covered. Made in place: nothing can be added any more."""
-        weight, self._weight = self._weight, torch.zeros(())  # of a large image it is large
-        return [total.div_(weight) for total in self._totals]
+        for rows in strips(self._whole):
+            top, bottom, _ = rows.indices(self._whole.height)
+            weight = torch.zeros(bottom - top, self._whole.width, device=self._device)
+            for window in self._windows:
+                first, end = max(top, window.top), min(bottom, window.top + window.height)
+                if first < end:
+                    own = self._weight(window, slice(first - window.top, end - window.top))
+                    weight[first - top : end - top, window.slices[1]] += own
+            for total in self._totals:
+                total[rows].div_(weight)
+        return self._totals
+
+    def _weight(self, window: Window, rows: slice) -> Tensor:
+        """How much some rows of a window count."""
+        if window == self._whole:
+            return torch.ones((), device=self._device)
+        return _ramp(window.height, self._device)[rows, None] * _ramp(window.width, self._device)
 
 
 def strips(window: Window) -> list[slice]:

@@ -59,17 +59,18 @@ def overlays(image: Pixels, masks: Sequence[NDArray[np.bool_]], colours: Sequenc
         out[part] = np.where(marked[part][..., None], image[part], pale)
     width = max(2, round(min(marked.shape) / 100))
     for place, mask in enumerate(masks):
-        out[outline(mask, width)] = colours[place % len(colours)]
+        np.copyto(out, np.array(colours[place % len(colours)], np.uint8), where=outline(mask, width)[..., None])
     return out
 
 
 def outline(mask: NDArray[np.bool_], width: int = 1) -> NDArray[np.bool_]:
     """The pixels of a mask within `width` steps of its outside; the image's border is not outside."""
-    inner = mask
+    inner = mask.copy()
     for _ in range(width):
         padded = np.pad(inner, 1, mode="edge")
-        inner = inner & padded[:-2, 1:-1] & padded[2:, 1:-1] & padded[1:-1, :-2] & padded[1:-1, 2:]
-    return mask & ~inner
+        for neighbour in (padded[:-2, 1:-1], padded[2:, 1:-1], padded[1:-1, :-2], padded[1:-1, 2:]):
+            inner &= neighbour
+    return mask > inner
 
 
 def heat(values: NDArray[np.floating]) -> Pixels:

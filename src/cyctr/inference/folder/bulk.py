@@ -111,7 +111,7 @@ def _draw(folder: Path, key: str, result: ImageResult, pictures: Sequence[str]) 
     if pictures:
         height, width = result.image.shape[:2]
         step = max(math.ceil(math.sqrt(height * width / OVERLAY_PIXELS)), math.ceil(max(height, width) / JPEG_SIDE))
-        whole = np.asarray(result.overlay(step))
+        whole = result.overlay_pixels(step)
         for kind in pictures:
             write_image(folder / picture(kind, key), fitted(whole, _THUMBNAIL) if kind == REVIEW else whole)
 
