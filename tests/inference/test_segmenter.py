@@ -488,6 +488,15 @@ def test_small_regions_go_and_holes_are_filled_on_request(segmenter, disc, image
     assert (sizes >= 30).all() and list(sizes) == sorted(sizes, reverse=True)
 
 
+def test_a_hole_is_filled_even_where_the_class_has_no_probability_at_all():
+    probability = np.ones((5, 5), np.float32)
+    probability[2, 2] = 0
+    filled = Segmentation(probability, np.ones((5, 5), bool), 0.9, np.zeros((5, 5, 3), np.uint8))
+    for classes in ({"one": filled}, {"one": filled, "other": replace(filled, mask=np.zeros((5, 5), bool))}):
+        result = ImageResult(None, 0, classes)
+        assert (result.labels == 1).all() and result.disjoint["one"].all()
+
+
 def test_a_mask_is_saved_as_0_and_255_and_an_overlay_is_as_large_as_the_image(segmenter, disc, images, tmp_path):
     found = segmenter.segment(images[0], disc, threshold=0.3)
     found.save(tmp_path / "mask.png")
