@@ -1,0 +1,293 @@
+"""The contract: what every method is, what some can do beside it, and the one table of their names."""
+
+import importlib
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from cyctr.backbones.backbone import Backbone
+from cyctr.errors import ConfigError, DataError
+from cyctr.types import IGNORE, Episode, Features, Prediction
+
+S = TypeVar("S")
+"""A method's own value of an encoded support."""
+Size = tuple[int, int]
+"""Height and width, in pixels."""
+
+METHODS = {
+    "cyctr": "cyctr.methods.cyctr:CyCTR",
+}
+"""The methods that come with the package: name, and where its class is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What the training loop tells a method of a step.
+
+    Attributes:
+        seeds: (B,) int64, one for each episode: what the method draws for an episode is a function of it.
+        drawn: what `Method.draw` gave for this step.
+    """
+
+    seeds: Tensor
+    drawn: Hashable = None
+
+
+@dataclass(frozen=True, eq=False)
+class Losses:
+    """What a step minimises.
+
+    Attributes:
+        each: (B,) the loss of each episode.
+        parts: what it consists of, as means over the batch, by the name that the log shows.
+    """
+
+    each: Tensor
+    parts: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def total(self) -> Tensor:
+        """The mean over the episodes, which is minimised."""
+        return self.each.mean()
+
+
+class Method(nn.Module, ABC, Generic[S]):
+    """Backbone features and labels -> logits.
+
+    A support is encoded once and serves any number of queries. Attributes of the class:
+        name: for the table, checkpoints and results; a class outside the table is called "package.module:Class".
+        Config: a dataclass with the fields `model`, `loss`, `optimizer` and `training`; `model` has a field `backbone`.
+            Commands take their options from it, and checkpoints hold it.
+        presets: instances of `Config` by name; by default one, `Config()`.
+        training_only: what the names of parameters begin with that an answer does not need.
+
+    And of an instance:
+        config: the `model` part of the `Config` it was built from.
+        backbone: built, with the feature levels that the config asks for.
+    """
+
+    name: ClassVar[str]
+    Config: ClassVar[type[Any]]
+    presets: ClassVar[Mapping[str, Any]] = {}
+    training_only: ClassVar[tuple[str, ...]] = ()
+    backbone: Backbone
+    config: Any
+    accelerated: bool = False
+
+    @classmethod
+    @abstractmethod
+    def build(cls, config: Any, backbone: Backbone) -> Self:
+        """The untrained method of a `Config` on a backbone."""
+
+    @abstractmethod
+    def encode_support(self, features: Features, labels: Tensor, seeds: Tensor | None = None) -> S:
+        """What B episodes with K labelled images each show of their class.
+
+        Args:
+            features: of B * K images.
+            labels: (B, K, H, W) uint8: 1 foreground, 0 background, 255 neither.
+            seeds: (B,) int64, what is drawn by chance; by default the method's own.
+        """
+
+    @abstractmethod
+    def predict(
+        self, query: Features, support: S, size: Size, padding: Tensor | None = None, explain: bool = False
+    ) -> Prediction:
+        """Segments B queries, with the supports of as many episodes or that of one.
+
+        Args:
+            query: features of B images.
+            support: from `encode_support`.
+            size: (H, W) of the query images, and of the logits.
+            padding: (B, H, W) bool, true beyond the image itself; None where nothing is padded.
+            explain: the extras of the prediction also hold what pictures need, where the method explains itself.
+        """
+
+    def learn(self, episode: Episode, query: Features, support: Features, step: Step) -> Losses:
+        """The losses of B episodes with known query labels; by default the cross-entropy of `predict`."""
+        encoded = self.encode_support(support, episode.support_labels, step.seeds)
+        prediction = self.predict(query, encoded, query_size(episode), episode.query_padding)
+        return Losses(cross_entropy(prediction.logits, known_labels(episode)))
+
+    def draw(self, seed: int, number: int, shots: int) -> Hashable:
+        """What is decided by chance for a whole step of training, as a function of these numbers alone; see `Step.drawn`."""
+        return None
+
+    @property
+    def draws_alike(self) -> bool:
+        """Whether `draw` gives the same for every step, which lets the loop compile `learn`."""
+        return True
+
+    def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
+        """Every trained parameter, once; groups have rates of their own where `optimizer` knows their names."""
+        return {"convolutions": [value for value in self.parameters() if value.requires_grad]}
+
+    def forward(self, episode: Episode, seeds: Tensor | None = None, explain: bool = False) -> Prediction:
+        """Segments the queries of B episodes."""
+        query = self.backbone(episode.query_images)
+        support = self.encode_support(self.backbone(episode.support_images.flatten(0, 1)), episode.support_labels, seeds)
+        return self.predict(query, support, query_size(episode), episode.query_padding, explain)
+
+    def accelerate(self) -> Self:
+        """Rewrites the method for inference, its output unchanged to 1e-3. It cannot be trained any more."""
+        self.backbone.accelerate()
+        self.requires_grad_(False).eval()
+        self.accelerated = True
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """As for any module, but refused once the method was accelerated."""
+        if mode and self.accelerated:
+            raise ConfigError("this network was accelerated for inference and cannot train; build it anew")
+        return super().train(mode)
+
+
+@runtime_checkable
+class LikensPlaces(Protocol):
+    """A method that says how like the class each place is, by features that nothing was learned for: for the confidence."""
+
+    def likeness(self, query: Features, support: Any, size: Size) -> Tensor:
+        """(B, H, W) a cosine in [-1, 1]."""
+        ...
+
+
+@runtime_checkable
+class MatchesPlainly(Protocol):
+    """A method that also says what plain matching of support tokens finds, to be blended with its answer."""
+
+    def matched(self, prediction: Prediction, support: Any) -> Tensor | None:
+        """(B, H, W) probability of foreground; None where the config has no matching."""
+        ...
+
+
+@runtime_checkable
+class LimitsSupport(Protocol):
+    """A method whose supports grow with the shots, and can be kept as small as those of fewer."""
+
+    def encode_within(self, features: Features, labels: Tensor, shots: int) -> Any:
+        """As `Method.encode_support` of one episode, no larger than for so many shots."""
+        ...
+
+
+class Explanation(Protocol):
+    """What pictures need of a prediction, where B is one.
+
+    Attributes:
+        prior: (B, h, w) likeness to the support before any learning, in [0, 1].
+        index: (B, N) int64, the place of each support token in K * h * w of the support.
+        valid: (B, N) bool, the tokens that are attended to.
+        support_grid: (h, w) of the support features.
+    """
+
+    @property
+    def prior(self) -> Tensor: ...
+    @property
+    def index(self) -> Tensor: ...
+    @property
+    def valid(self) -> Tensor: ...
+    @property
+    def support_grid(self) -> Size: ...
+
+    @property
+    def is_foreground(self) -> Tensor:
+        """(B, N) bool, the class of each token."""
+        ...
+
+    @property
+    def returned(self) -> Tensor | None:
+        """(B, heads, N) bool: tokens whose round trip through the query ends at their class; None without attention."""
+        ...
+
+    def attention(self, row: int, column: int) -> Tensor:
+        """(B, heads, N) how much the query cell at a place looks at each token."""
+        ...
+
+
+@runtime_checkable
+class ExplainsItself(Protocol):
+    """A method whose predictions can be drawn."""
+
+    def explanation(self, prediction: Prediction) -> Explanation | None:
+        """Of a prediction that was made with `explain`."""
+        ...
+
+
+def find_method(name: str) -> type[Method[Any]]:
+    """The class of a method: a name of the table, or "package.module:Class" of one's own.
+
+    Raises:
+        ConfigError: there is none of that name, or it lacks a part of the contract.
+    """
+    place = METHODS.get(name, name)
+    module, colon, kind = place.partition(":")
+    if not (module and colon and kind):
+        raise ConfigError(f"method is {name!r}; expected one of {', '.join(METHODS)}, or package.module:Class of your own")
+    try:
+        found = getattr(importlib.import_module(module), kind, None)
+    except ImportError as error:
+        raise ConfigError(
+            f"method is {name!r}, and {module} cannot be imported ({error}); install it, or check the name"
+        ) from error
+    if found is None:
+        raise ConfigError(f"method is {name!r}, and {module} has no class {kind}; check the name")
+    return check_method(found)
+
+
+def check_method(kind: object) -> type[Method[Any]]:
+    """The class, refused unless it fulfils the contract.
+
+    Raises:
+        ConfigError: says which part is missing.
+    """
+    name = getattr(kind, "__qualname__", repr(kind))
+    if not (inspect.isclass(kind) and issubclass(kind, Method)):
+        raise ConfigError(f"{name} is no method; expected a class that derives from cyctr.methods.base.Method")
+    missing = sorted(getattr(kind, "__abstractmethods__", ()))
+    missing += [part for part in ("name", "Config") if not hasattr(kind, part)]
+    if missing:
+        raise ConfigError(
+            f"{name} does not fulfil the contract of a method: it lacks {', '.join(missing)}; add what is missing"
+        )
+    parts = [item.name for item in fields(kind.Config)] if is_dataclass(kind.Config) else []
+    missing = [part for part in ("model", "loss", "optimizer", "training") if part not in parts]
+    if missing:
+        raise ConfigError(
+            f"{name}.Config lacks {', '.join(missing)}; expected a dataclass that derives from cyctr.config.Recipe"
+        )
+    return kind
+
+
+def name_of(kind: type[Method[Any]]) -> str:
+    """The name by which `find_method` finds a class again."""
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    return kind.name if kind.name in METHODS else place
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """(B,) the mean over the pixels that are not 255; 0 where there is none."""
+    counted = labels != IGNORE
+    lost = F.cross_entropy(logits.float(), labels.masked_fill(~counted, 0).long(), reduction="none")  # (B, H, W)
+    return (lost * counted).flatten(1).sum(1) / counted.flatten(1).sum(1).clamp_min(1)
+
+
+def query_size(episode: Episode) -> Size:
+    """(H, W) of the queries."""
+    return episode.query_images.shape[-2], episode.query_images.shape[-1]
+
+
+def known_labels(episode: Episode) -> Tensor:
+    """(B, H, W) the labels of the queries."""
+    if episode.query_labels is None:
+        raise DataError("the episode has no query_labels; expected (B, H, W) uint8 labels to compute a loss")
+    return episode.query_labels
+
+
+def moved(value: Any, device: torch.device) -> Any:
+    """An encoded support on a device, whatever it is made of."""
+    return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
