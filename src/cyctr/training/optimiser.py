@@ -8,13 +8,13 @@ from torch import Tensor, nn
 
 from cyctr.config import OptimizerConfig
 from cyctr.errors import CheckpointError
-from cyctr.methods.cyctr import CyCTR
+from cyctr.training.network import Network, parameter_groups
 
 
 class Optimization:
     """Everything that changes from step to step. All of it is in `state`; the rest is a function of the step's number."""
 
-    def __init__(self, model: CyCTR, config: OptimizerConfig, steps: int) -> None:
+    def __init__(self, model: Network, config: OptimizerConfig, steps: int) -> None:
         """Starts from the model's weights, which it moves.
 
         Args:
@@ -23,19 +23,14 @@ class Optimization:
             steps: of the whole schedule.
         """
         self.config, self.steps = config, steps
+        groups = parameter_groups(model)
         self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        inside = model.config.mixer == "transformer"
-        transformer = {name for name in self.weights if inside and name.startswith("mixer.")}
-        tuned = {name for name in self.weights if name.startswith("backbone.")}
-        self._optimizers: dict[str, torch.optim.Optimizer] = {
-            "convolutions": self._convolutions({n: w for n, w in self.weights.items() if n not in transformer | tuned}),
-        }
-        if transformer:
-            own = {name: self.weights[name] for name in self.weights if name in transformer}
-            self._optimizers["transformer"] = self._adamw(own, config.transformer_rate, config.transformer_decay)
-        if tuned:
-            own = {name: self.weights[name] for name in self.weights if name in tuned}
-            self._optimizers["backbone"] = self._adamw(own, config.backbone_rate, 0.0)
+        self._optimizers: dict[str, torch.optim.Optimizer] = {"convolutions": self._convolutions(groups["convolutions"])}
+        if "transformer" in groups:
+            decay = config.transformer_decay
+            self._optimizers["transformer"] = self._adamw(groups["transformer"], config.transformer_rate, decay)
+        if "backbone" in groups:
+            self._optimizers["backbone"] = self._adamw(groups["backbone"], config.backbone_rate, 0.0)
         self._values = [value.detach() for value in self.weights.values()]
         self._average = {name: value.detach().clone() for name, value in self.weights.items()} if config.average else {}
 
@@ -61,6 +56,12 @@ class Optimization:
             "transformer": config.transformer_rate * rising * (falling if config.transformer_falls else 1.0),
             "backbone": config.backbone_rate * rising * falling,
         }
+
+    def shown_rates(self, step: int) -> dict[str, float]:
+        """The learning rates of a step by their names in the metrics; that of the backbone where it learns."""
+        rates = self.rates(step)
+        shown = {"convolution_rate": rates["convolutions"], "transformer_rate": rates["transformer"]}
+        return shown | ({"backbone_rate": rates["backbone"]} if "backbone" in self._optimizers else {})
 
     def step(self, number: int) -> None:
         """Moves the weights along their gradients, which are then gone."""
