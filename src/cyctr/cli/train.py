@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cyctr.cli import options
-from cyctr.config import PRESETS
 from cyctr.errors import ConfigError
+from cyctr.methods.cyctr.config import PRESETS
 from cyctr.storage import alone
 from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
     from functools import partial
 
-    from cyctr.config import Config
     from cyctr.datasets.dataset import Dataset
+    from cyctr.methods.cyctr.config import Config
     from cyctr.training.distributed import World
     from cyctr.training.run_folder import RunFolder
     from cyctr.training.trainer import Trainer
@@ -183,8 +183,9 @@ def _config(
     dataset: str,
 ) -> "Config":
     """What the options ask for; they change a preset for the dataset, or the settings of the run that is resumed."""
-    from cyctr import config as configs
+    from cyctr.config import parse
     from cyctr.evaluation.answering import with_weights
+    from cyctr.methods.cyctr import config as configs
 
     if resumed is not None and preset is None:
         base = world.share(resumed.settings)
@@ -194,7 +195,7 @@ def _config(
             weights = _WEIGHTS
     if weights is not None:
         base = with_weights(base, weights)
-    return configs.parse(configs.Config, base, changes)
+    return parse(configs.Config, base, changes)
 
 
 def _choice(option: str, text: str, choices: Mapping[str, Any]) -> Any:

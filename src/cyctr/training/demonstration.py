@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import torch
 
-from cyctr.config import BackboneConfig, EncoderConfig, ModelConfig
+from cyctr.config import BackboneConfig
 from cyctr.datasets.synthetic import SyntheticEpisodes
-from cyctr.methods.cyctr import CyCTR, build
-from cyctr.methods.cyctr.loss import Losses
+from cyctr.methods.base import Losses
+from cyctr.methods.cyctr.config import EncoderConfig, ModelConfig
+from cyctr.methods.cyctr.network import CyCTR, build
 from cyctr.training.fit import fit
 
 BASE = SyntheticEpisodes(range(400), size=129, seed=1)

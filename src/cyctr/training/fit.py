@@ -6,11 +6,10 @@ from typing import Protocol
 
 import torch
 
-from cyctr.config import PAPER, LossConfig
 from cyctr.evaluation.metrics import Counts
 from cyctr.evaluation.metrics import count as count_pixels
-from cyctr.methods.cyctr import CyCTR
-from cyctr.methods.cyctr.loss import Losses, episode_loss
+from cyctr.methods.base import Losses, Step
+from cyctr.methods.cyctr.network import CyCTR
 from cyctr.seeding import random_bits
 from cyctr.types import Episode
 
@@ -30,7 +29,6 @@ def fit(
     batch: int = 8,
     rate: float = 1e-3,
     seed: int = 0,
-    loss: LossConfig = PAPER.loss,
     on_step: Callable[[int, Losses], None] | None = None,
 ) -> None:
     """Trains in place. Step i sees episodes i * batch and on; the same seed gives the same network."""
@@ -45,7 +43,8 @@ def fit(
             seeds = torch.arange(step * batch, (step + 1) * batch)
             position = random_bits(seeds[:1], 1).item() / 2**32
             tokens = model.config.sampling.training_tokens(position, episode.shots)
-            losses = episode_loss(model(episode, seeds, tokens), episode, loss)
+            query, support = model.backbone(episode.query_images), model.backbone(episode.support_images.flatten(0, 1))
+            losses = model.learn(episode, query, support, Step(seeds, tokens))
             optimizer.zero_grad()
             losses.total.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)

@@ -196,7 +196,7 @@ class _Session:
                 groups = next(feed)
                 losses = trainer.losses(groups, tokens)
                 (losses.total / pieces).backward()
-                means = torch.stack([losses.total, losses.main, losses.auxiliary])
+                means = torch.stack([losses.total, losses.parts["main"], losses.parts["auxiliary"]])
                 self.recent.append(_Done(step, groups.draws, means.detach(), losses.each.detach()))
             world.average(trainer.optimization.weights.values())
             trainer.optimization.step(step)

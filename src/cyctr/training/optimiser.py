@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cyctr.config import OptimizerConfig
 from cyctr.errors import CheckpointError
-from cyctr.methods.cyctr import CyCTR
+from cyctr.methods.base import Method
 
 
 class Optimization:
     """Everything that changes from step to step. All of it is in `state`; the rest is a function of the step's number."""
 
-    def __init__(self, model: CyCTR, config: OptimizerConfig, steps: int) -> None:
+    def __init__(self, model: Method[Any], config: OptimizerConfig, steps: int) -> None:
         """Starts from the model's weights, which it moves.
 
         Args:
@@ -24,9 +25,9 @@ class Optimization:
         """
         self.config, self.steps = config, steps
         self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        inside = model.config.mixer == "transformer"
-        transformer = {name for name in self.weights if inside and name.startswith("mixer.")}
-        tuned = {name for name in self.weights if name.startswith("backbone.")}
+        names = {id(value): name for name, value in self.weights.items()}
+        groups = {kind: {names[id(value)] for value in values} for kind, values in model.parameter_groups().items()}
+        transformer, tuned = groups.get("transformer", set()), groups.get("backbone", set())
         self._optimizers: dict[str, torch.optim.Optimizer] = {
             "convolutions": self._convolutions({n: w for n, w in self.weights.items() if n not in transformer | tuned}),
         }

@@ -22,9 +22,10 @@ from torch import Tensor
 
 from cyctr import json_files
 from cyctr.checkpoint import pack, unpack
-from cyctr.config import Config, from_dict
+from cyctr.config import from_dict
 from cyctr.episodes.latent import Regions
 from cyctr.errors import CheckpointError, ConfigError
+from cyctr.methods.cyctr.config import Config
 from cyctr.seeding import Stream
 from cyctr.storage import write_atomically
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.weights import load_backbone
 from cyctr.checkpoint import checkpoint_bytes, require_named_weights, weights_digest
-from cyctr.config import Config, LossConfig, from_dict, to_dict
+from cyctr.config import from_dict, to_dict
 from cyctr.datasets.dataset import Dataset, OnProgress, Split
 from cyctr.datasets.folds import hold_out
 from cyctr.datasets.index import Index
@@ -31,9 +31,10 @@ from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, RunKey, differences
 from cyctr.evaluation.run import environment
-from cyctr.methods.cyctr import CyCTR
-from cyctr.methods.cyctr.loss import Losses, episode_loss
-from cyctr.methods.cyctr.network import TokenCount
+from cyctr.methods.base import Losses, Step
+from cyctr.methods.cyctr.config import Config
+from cyctr.methods.cyctr.network import CyCTR
+from cyctr.methods.cyctr.sampling import TokenCount
 from cyctr.seeding import Stream
 from cyctr.training.distributed import World
 from cyctr.training.find_latent import mine
@@ -191,7 +192,7 @@ class Trainer:
         if self._compiles():
             self.episodes.compile()
             self._encode = torch.compile(encoder, dynamic=False)
-            if config.model.sampling.training_scale == config.model.sampling.training_scale_many == (1.0, 1.0):
+            if self.model.draws_alike:
                 self._learn = torch.compile(learn, dynamic=False)  # a new number of tokens would be compiled anew
 
     def about(self) -> dict[str, Any]:
@@ -278,15 +279,11 @@ class Trainer:
         with self.precision():
             features = self._encode(groups.images)
             tensors = (groups.images, groups.labels, groups.padding, groups.roles, groups.seeds)
-            return self._learn(self.model, features, *tensors, groups.rotated, tokens, self.config.loss)
+            return self._learn(self.model, features, *tensors, groups.rotated, tokens)
 
     def tokens(self, step: int) -> TokenCount:
         """N_s per shot of a step; one for each layer where each draws its own."""
-        model, training = self.config.model, self.config.training
-        if model.draws_per_layer:
-            streams = [Stream("tokens", training.seed, step, layer) for layer in range(model.encoder.layers)]
-            return tuple(model.sampling.training_tokens(stream.uniform(), training.shots) for stream in streams)
-        return model.sampling.training_tokens(Stream("tokens", training.seed, step).uniform(), training.shots)
+        return self.model.draw(self.config.training.seed, step, self.config.training.shots)
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
@@ -302,7 +299,7 @@ class Trainer:
         if self.config.model.backbone.tuned:
             network = copy.deepcopy(self.model)
         else:
-            network = CyCTR(self.config.model, self.encoder).to(self.device)
+            network = CyCTR.build(self.config, self.encoder).to(self.device)
         network.load_state_dict(self.optimization.tested, strict=False)  # all but what is frozen
         network.backbone.accelerate()
         return network
@@ -477,14 +474,13 @@ def learn(
     seeds: Tensor,
     rotated: bool,
     tokens: TokenCount,
-    config: LossConfig,
 ) -> Losses:
     """The losses of the episodes that images make, given their features; arguments as in `Groups`."""
     query, supports = roles[:, 0], roles[:, 1:]
     episode = Episode(images[supports], labels[supports], images[query], labels[query], padding[query], trusted=True)
-    of_query = features if rotated else Features(_take(features.mid, query), _take(features.high, query))
-    of_supports = Features(_take(features.mid, supports.flatten()), _take(features.high, supports.flatten()))
-    return episode_loss(model.match(of_query, of_supports, episode, seeds, tokens), episode, config)
+    of_query = features if rotated else features.changed(lambda maps: _take(maps, query))
+    of_supports = features.changed(lambda maps: _take(maps, supports.flatten()))
+    return model.learn(episode, of_query, of_supports, Step(seeds, tokens))
 
 
 def _take(maps: Tensor, index: Tensor) -> Tensor:
@@ -497,7 +493,7 @@ def build_network(config: Config) -> CyCTR:
     backbone = load_backbone(config.model.backbone)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
-        return CyCTR(config.model, backbone)
+        return CyCTR.build(config, backbone)
 
 
 def _with_defaults(config: Any) -> Any:

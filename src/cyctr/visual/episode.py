@@ -28,15 +28,15 @@ def episode_sheet(
         captions: one line below each row.
         factor: how many times larger than life.
     """
-    if prediction.explanation is None or not prediction.explanation.cross or episode.query_labels is None:
+    explanation = getattr(prediction.extras, "explanation", None)
+    if explanation is None or not explanation.cross or episode.query_labels is None:
         raise DataError("the sheet needs query_labels and a prediction with explain=True of a network with cross-attention")
     rows = [_row(episode, prediction, i, factor) for i in range(len(episode.query_images))]
     return sheet(rows, COLUMNS, captions, title, LEGEND)
 
 
 def _row(episode: Episode, prediction: Prediction, i: int, factor: int) -> list[Pixels]:
-    explanation = prediction.explanation
-    assert explanation is not None
+    explanation = prediction.extras.explanation
     assert episode.query_labels is not None
     support, query = (enlarge(to_pixels(image), factor) for image in (episode.support_images[i, 0], episode.query_images[i]))
     grid = Grid(explanation.stride, explanation.alignment, explanation.offset)
