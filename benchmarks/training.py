@@ -16,12 +16,13 @@ from typing import Any
 
 import torch
 
-from cyctr.config import Config, parse, preset, protocol, to_dict
+from cyctr.config import parse, protocol, to_dict
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, episodes_together
 from cyctr.evaluation.answering import with_weights
 from cyctr.evaluation.results import Results
 from cyctr.evaluation.run import environment, prepare
+from cyctr.methods.cyctr.config import Config, preset
 from cyctr.training.run_folder import RunFolder, random_state
 from cyctr.training.trainer import Options, Trainer
 from cyctr.types import Features

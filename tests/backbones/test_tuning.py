@@ -8,9 +8,10 @@ from torch import nn
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.tuning import SPECTRUM, SpectralConv2d, settle, tune
 from cyctr.checkpoint import load_checkpoint, save_checkpoint, weights_digest
-from cyctr.config import BEST, BackboneConfig, Config, EncoderConfig, ModelConfig
-from cyctr.methods.cyctr import build
+from cyctr.config import BackboneConfig
+from cyctr.methods.cyctr.config import BEST, Config, EncoderConfig, ModelConfig
 from cyctr.methods.cyctr.loss import episode_loss
+from cyctr.methods.cyctr.network import build
 from cyctr.speed.fast_depthwise import DepthwiseConv2d
 
 LAYERS = {

@@ -3,9 +3,9 @@ from dataclasses import replace
 import torch
 from making import tiny
 
-from cyctr.config import RELEASED, EncoderConfig, ModelConfig
 from cyctr.datasets.synthetic import SyntheticEpisodes
-from cyctr.methods.cyctr import CyCTR
+from cyctr.methods.cyctr.config import RELEASED, EncoderConfig, ModelConfig
+from cyctr.methods.cyctr.network import CyCTR
 from cyctr.training import demonstration
 from cyctr.training.fit import fit, score
 

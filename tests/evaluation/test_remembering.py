@@ -12,7 +12,7 @@ from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.remembering import FeatureMethod, Remembering
 from cyctr.evaluation.results import RunKey
-from cyctr.methods import reference
+from cyctr.methods.references import reference
 from cyctr.types import Episode, Features, Prediction
 
 EVERY = [RunKey(fold, shots, seed) for fold in (0, 1) for shots in (1, 2) for seed in (0, 1)]

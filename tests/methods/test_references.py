@@ -8,8 +8,15 @@ from making import episode, one
 from cyctr.backbones.backbone import Backbone
 from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError, WeightsError
-from cyctr.methods import REFERENCES, reference
-from cyctr.methods.references import PRIOR_THRESHOLD, PROTOTYPE_LEVEL, Constant, NearestPrototype, PriorThreshold
+from cyctr.methods.references import (
+    PRIOR_THRESHOLD,
+    PROTOTYPE_LEVEL,
+    REFERENCES,
+    Constant,
+    NearestPrototype,
+    PriorThreshold,
+    reference,
+)
 from cyctr.types import Episode
 
 CPU = torch.device("cpu")

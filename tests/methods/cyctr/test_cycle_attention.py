@@ -4,8 +4,9 @@ import pytest
 import torch
 from making import support
 
-from cyctr.config import EncoderConfig
+from cyctr.methods.base import TokenState
 from cyctr.methods.cyctr import cycle_attention
+from cyctr.methods.cyctr.config import EncoderConfig
 from cyctr.methods.cyctr.cycle_attention import (
     CycleAttention,
     attend,
@@ -14,7 +15,6 @@ from cyctr.methods.cyctr.cycle_attention import (
     landings,
     nearest_neighbours,
 )
-from cyctr.types import CycleState
 
 
 def slow_consistency(affinity, is_foreground, valid):
@@ -260,10 +260,10 @@ def test_the_trace_says_what_became_of_every_token():
     _, trace = layer(torch.randn(1, 30, 8), (5, 6), support(torch.randn(1, 12, 8), is_foreground, valid), explain=True)
     attended = trace.bias[:, :, 0] == 0
     state = trace.state
-    assert (state[..., 11] == CycleState.UNUSED).all()
-    consistent = (state == CycleState.CONSISTENT_FOREGROUND) | (state == CycleState.CONSISTENT_BACKGROUND)
+    assert (state[..., 11] == TokenState.UNUSED).all()
+    consistent = (state == TokenState.CONSISTENT_FOREGROUND) | (state == TokenState.CONSISTENT_BACKGROUND)
     assert torch.equal(consistent, attended)
-    assert torch.equal(state == CycleState.CONSISTENT_FOREGROUND, attended & is_foreground[:, None])
+    assert torch.equal(state == TokenState.CONSISTENT_FOREGROUND, attended & is_foreground[:, None])
 
 
 def test_dropped_flags_let_tokens_through_in_training_alone():
@@ -274,7 +274,7 @@ def test_dropped_flags_let_tokens_through_in_training_alone():
 
     def let_through():
         _, trace = layer(query, (1, query.shape[1]), given, explain=True)
-        inconsistent = trace.state == CycleState.INCONSISTENT
+        inconsistent = trace.state == TokenState.INCONSISTENT
         return float((trace.bias[:, :, 0] == 0)[inconsistent].float().mean())
 
     layer.eval()
@@ -293,7 +293,7 @@ def test_affinities_are_compared_in_full_precision_under_autocast():
     exact = cycle_consistency(
         *nearest_neighbours(q, k, given.valid[:, None]), given.is_foreground[:, None], given.valid[:, None]
     )
-    assert torch.equal(trace.state != CycleState.INCONSISTENT, exact)
+    assert torch.equal(trace.state != TokenState.INCONSISTENT, exact)
 
 
 def test_vanilla_attention_hears_every_token_but_still_reports_the_cycles():
@@ -305,4 +305,4 @@ def test_vanilla_attention_hears_every_token_but_still_reports_the_cycles():
     (_, heard), (_, filtered) = (layer(query, (5, 6), given, explain=True) for layer in (vanilla, cycle))
     assert not heard.bias.any()
     assert torch.equal(heard.state, filtered.state)
-    assert (heard.state == CycleState.INCONSISTENT).any()
+    assert (heard.state == TokenState.INCONSISTENT).any()

@@ -2,8 +2,8 @@ import pytest
 import torch
 from making import episode, one
 
-from cyctr.config import LossConfig
 from cyctr.errors import DataError
+from cyctr.methods.cyctr.config import LossConfig
 from cyctr.methods.cyctr.loss import dice_loss, episode_loss, two_channel_dice_loss
 from cyctr.types import Episode, Prediction
 

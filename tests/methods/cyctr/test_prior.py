@@ -6,9 +6,9 @@ import torch
 import torch.nn.functional as F
 from making import episode, one, tiny
 
-from cyctr.config import PAPER, EncoderConfig, ModelConfig, PriorConfig, SamplingConfig
+from cyctr.methods.cyctr.config import PAPER, EncoderConfig, ModelConfig, PriorConfig, SamplingConfig
 from cyctr.methods.cyctr.loss import episode_loss
-from cyctr.methods.cyctr.prior import likeness_map, prior_map, support_vectors, vote_map
+from cyctr.methods.parts.prior import likeness_map, prior_map, support_vectors, vote_map
 from cyctr.types import Episode
 
 

@@ -5,10 +5,11 @@ import torch
 from making import episode
 
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
-from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig
+from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.config import Config, EncoderConfig, ModelConfig
 from cyctr.methods.cyctr.extras.known_classes import Familiar
+from cyctr.methods.cyctr.network import build
 from cyctr.types import Features
 
 CONFIG = ModelConfig(dim=32, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=4, points=3), familiar=5)

@@ -7,11 +7,9 @@ import pytest
 import torch
 from making import episode, tiny
 
-from cyctr.config import RELEASED, EncoderConfig, ModelConfig, SamplingConfig
 from cyctr.errors import ConfigError, DataError
-from cyctr.methods.cyctr.pooling import mean_of_shots, released_averages, released_mean, shot_averages
+from cyctr.methods.cyctr.config import RELEASED, EncoderConfig, ModelConfig, SamplingConfig
 from cyctr.methods.cyctr.predicted_attention import PredictedAttention
-from cyctr.methods.cyctr.prior import prior_map
 from cyctr.methods.cyctr.released import (
     ReleasedSampler,
     ResidualPair,
@@ -21,6 +19,8 @@ from cyctr.methods.cyctr.released import (
     with_stand_ins,
 )
 from cyctr.methods.cyctr.sampling import sample_tokens
+from cyctr.methods.parts.pooling import mean_of_shots, released_averages, released_mean, shot_averages
+from cyctr.methods.parts.prior import prior_map
 from cyctr.types import IGNORE, Episode
 
 SEED = torch.tensor([0])
