@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from learn_from_scratch import BASE, NOVEL, STEPS, fit, untrained
 from PIL import Image, ImageDraw, ImageFont
 
 from cyctr import Episode
@@ -18,7 +19,6 @@ from cyctr.backbones.grid import Grid
 from cyctr.methods.base import TokenState
 from cyctr.methods.cyctr.cycle_attention import nearest_neighbours
 from cyctr.methods.cyctr.state import CrossTrace
-from cyctr.training import demonstration
 from cyctr.visual.draw import BLUE, GREY, INK, PAPER, RED, enlarge, overlay, to_pixels
 
 FACTOR, GAP, MARGIN = 3, 150, 30
@@ -102,8 +102,8 @@ def line(pen: ImageDraw.ImageDraw, start: tuple, end: tuple, colour: tuple, dash
 
 
 def main() -> None:
-    model, episodes = demonstration.untrained(), demonstration.NOVEL
-    demonstration.train(model)
+    model, episodes = untrained(), NOVEL
+    fit(model, BASE, STEPS, rate=2e-3)
     best = None
     for i in range(200):  # an episode and head that show all three outcomes
         episode = episodes.batch(i, 1)

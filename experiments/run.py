@@ -45,9 +45,11 @@ from cyctr.evaluation.results import Results, RunKey
 from cyctr.evaluation.run import environment
 from cyctr.methods.cyctr.config import Config, ModelConfig, preset
 from cyctr.storage import write_atomically
-from cyctr.training import loop as session
+from cyctr.training.loop import Trainer
+from cyctr.training.options import Options
+from cyctr.training.plan import Plan, with_held_out
+from cyctr.training.run import prepare
 from cyctr.training.run_folder import RunFolder
-from cyctr.training.trainer import Options, Trainer, with_held_out
 from cyctr.types import Episode, Features, Prediction
 from cyctr.words import one_line
 
@@ -172,7 +174,7 @@ class Laboratory:
         trainer = self._trainer(job, config)
         trainer.begin()
         ready = time.perf_counter()
-        session.run(trainer)
+        trainer.run()
         trained = time.perf_counter()
         checkpoint = self.output / f"{job.title}.safetensors"
         weights = {**trainer.optimization.tested, **trainer.recognised()}
@@ -249,7 +251,8 @@ class Laboratory:
             tensorboard=False,
         )
         store = self.store(dataset, config.training.augmentation.longest)
-        return Trainer(config, dataset, 0 if everything else int(job.fold), folder, self.device, options, store=store)
+        plan = Plan(config, dataset, 0 if everything else int(job.fold), folder, self.device, options)
+        return Trainer(prepare(plan, store=store))
 
     def store(self, dataset: Dataset, longest: int | None) -> Store:
         """All pictures of a dataset's training images."""

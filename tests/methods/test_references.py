@@ -12,11 +12,11 @@ from cyctr.methods.references import (
     PRIOR_THRESHOLD,
     PROTOTYPE_LEVEL,
     REFERENCES,
-    PriorConfig,
-    PrototypeConfig,
     Constant,
     NearestPrototype,
+    PriorConfig,
     PriorThreshold,
+    PrototypeConfig,
     reference,
 )
 from cyctr.types import Episode

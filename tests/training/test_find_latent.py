@@ -33,8 +33,8 @@ from cyctr.episodes.image_store import ResidentStore, StreamingStore, open_store
 from cyctr.episodes.latent import UNDECIDED
 from cyctr.images.geometry import planes
 from cyctr.training import find_latent as latent
+from cyctr.training import latent_classes as train
 from cyctr.training import loop as session
-from cyctr.training import trainer as train
 from cyctr.training.find_latent import group, mine
 from cyctr.training.run_folder import LAST
 
@@ -515,7 +515,7 @@ def test_a_run_with_latent_classes_is_the_same_read_ahead_or_from_memory(whole, 
     path, _, _ = whole
     kinds = []
     monkeypatch.setattr(
-        "cyctr.training.trainer.open_store", lambda *given: kinds.append(type(store := open_store(*given))) or store
+        "cyctr.training.run.open_store", lambda *given: kinds.append(type(store := open_store(*given))) or store
     )
     trained(tmp_path / "streamed", LATENT, replace(QUIET, resident=False))
     assert kinds == [StreamingStore]

@@ -160,10 +160,10 @@ def test_it_is_fitted_to_the_weights_to_test(tmp_path):
 
 def test_of_more_classes_than_there_are_rows_the_most_frequent_are_recognised(tmp_path):
     trainer = begun(tmp_path / "run", changed(SMALL, model={"familiar": 2}))
-    labelled = trainer._labelled_sampler
+    labelled = trainer.parts.labelled
     labelled.holders = {number: held[: 4 if number in (3, 6) else 2] for number, held in labelled.holders.items()}
     images = choose_images(labelled.holders, [3, 6], labelled.key)
-    expected = fit_familiar(trainer._store, labelled.pairs, images, [3, 6], trainer.encoder, SIZE)
+    expected = fit_familiar(trainer.parts.store, labelled.pairs, images, [3, 6], trainer.encoder, SIZE)
     assert torch.allclose(trainer.recognised()["familiar.weight"], expected, atol=1e-4)
 
 

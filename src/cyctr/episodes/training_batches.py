@@ -116,7 +116,8 @@ def groups_of_part(config: TrainingConfig, processes: int, pieces: int) -> int:
         raise ConfigError(
             f"a step has {config.groups} groups of {config.images} images, which {counted(processes, 'process')} "
             f"times {counted(pieces, 'accumulated part')} do not share equally; change training.batch"
-            f"{f', or --accumulate (now {pieces})' if pieces > 1 else ''}"
+            f"{f', or accumulate (now {pieces})' if pieces > 1 else ''}",
+            *("training.batch", *(["accumulate"] if pieces > 1 else [])),
         )
     return size
 

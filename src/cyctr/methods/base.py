@@ -203,6 +203,20 @@ class MatchesPlainly(Protocol):
 
 
 @runtime_checkable
+class KnowsClasses(Protocol):
+    """A method that recognises training classes by a linear map of the backbone's features, which training fits last."""
+
+    @property
+    def known_classes(self) -> int:
+        """How many at most; 0 where the config wants none."""
+        ...
+
+    def knowing(self, rows: Tensor) -> dict[str, Tensor]:
+        """By its name, the tensor of the network that holds (classes, 1 + C) rows, of the constant one, then of all maps."""
+        ...
+
+
+@runtime_checkable
 class LimitsSupport(Protocol):
     """A method whose supports grow with the shots, and can be kept as small as those of fewer."""
 

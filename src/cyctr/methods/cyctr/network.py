@@ -208,12 +208,12 @@ class CyCTR(Method[Support]):
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         """The convolutions, the transformer, and what of the backbone is tuned."""
-        groups: dict[str, list[nn.Parameter]] = {"convolutions": [], "transformer": [], "backbone": []}
+        groups: dict[str, list[nn.Parameter]] = {"convolutions": [], "transformer": []}
         transformer = self.config.mixer == "transformer"
         for name, value in self.named_parameters():
             inside = "transformer" if transformer and name.startswith("mixer.") else "convolutions"
             if value.requires_grad:
-                groups["backbone" if name.startswith("backbone.") else inside].append(value)
+                groups.setdefault("backbone" if name.startswith("backbone.") else inside, []).append(value)
         return groups
 
     @classmethod
@@ -232,6 +232,18 @@ class CyCTR(Method[Support]):
         """The support with as many tokens as so many shots have."""
         sampled = self.config.sampling.tokens_per_shot * shots
         return self.encode_support(features, labels, None, max(2, sampled // labels.shape[1]))
+
+    @property
+    def known_classes(self) -> int:
+        """How many training classes it may recognise."""
+        return self.config.familiar
+
+    def knowing(self, rows: Tensor) -> dict[str, Tensor]:
+        """The weight of `Familiar`; rows of zeros recognise nothing."""
+        assert self.familiar is not None
+        weight = torch.zeros_like(self.familiar.weight)
+        weight[: len(rows)] = rows
+        return {"familiar.weight": weight}
 
     def matching(self, prediction: Prediction, support: Support) -> Matching | None:
         """What the tokens say by themselves."""
