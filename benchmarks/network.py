@@ -18,10 +18,10 @@ from pathlib import Path
 
 import torch
 
-from cyctr.config import PAPER
-from cyctr.methods.cyctr import CyCTR, build
+from cyctr.methods.cyctr.config import PAPER
 from cyctr.methods.cyctr.loss import episode_loss
-from cyctr.methods.cyctr.prior import prior_map
+from cyctr.methods.cyctr.network import CyCTR, build
+from cyctr.methods.parts.prior import prior_map
 from cyctr.types import Episode
 
 PRECISIONS = ("fp32", "bf16")

@@ -21,12 +21,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from cyctr import CyctrError, Episode
 from cyctr.backbones.grid import Grid
-from cyctr.config import PAPER, BackboneConfig, EncoderConfig, ModelConfig
+from cyctr.config import BackboneConfig
 from cyctr.datasets.synthetic import SyntheticEpisodes
 from cyctr.evaluation.metrics import Counts
 from cyctr.evaluation.metrics import count as count_pixels
-from cyctr.methods.cyctr import CyCTR, build
+from cyctr.methods.cyctr.config import PAPER, EncoderConfig, ModelConfig
 from cyctr.methods.cyctr.loss import Losses, episode_loss
+from cyctr.methods.cyctr.network import CyCTR, build
 from cyctr.seeding import random_bits
 from cyctr.types import Pixels, Prediction
 from cyctr.visual.draw import BLUE, GREEN, cycle_map, enlarge, heat, majority_state, overlay, sheet, to_pixels

@@ -28,7 +28,7 @@ from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.images.geometry import fit_image, fit_label, planes, restore
 from cyctr.inference.confidence import CALIBRATIONS, Calibration, calibration_name, resemblance
-from cyctr.methods.cyctr import CyCTR
+from cyctr.methods.cyctr.network import CyCTR
 from cyctr.seeding import Stream
 from cyctr.types import Episode, Features, Pixels, Prediction
 

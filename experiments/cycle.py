@@ -28,7 +28,7 @@ from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation, score
 from cyctr.evaluation.results import RunKey
 from cyctr.evaluation.run import environment
-from cyctr.methods.cyctr import CyCTR
+from cyctr.methods.cyctr.network import CyCTR
 from cyctr.types import Prediction
 
 WITH, OFF, WITHOUT = "with the cycle", "switched off", "without"

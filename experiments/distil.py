@@ -26,13 +26,14 @@ from torch import Tensor, nn
 
 from cyctr.backbones.backbone import STRIDE, Backbone
 from cyctr.backbones.weights import find, load_backbone
-from cyctr.config import BackboneConfig, preset
+from cyctr.config import BackboneConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, half_pays
 from cyctr.episodes.augmentation import warp
 from cyctr.episodes.image_store import Store, open_store
 from cyctr.evaluation.answering import with_weights
 from cyctr.evaluation.run import environment
+from cyctr.methods.cyctr.config import preset
 from cyctr.seeding import Stream, random_bits
 
 _SMALLEST = 0.5  # of the longest side of an image: the side of a crop

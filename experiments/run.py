@@ -32,7 +32,7 @@ import torch
 
 from cyctr.backbones.weights import CATALOGUE
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
-from cyctr.config import Config, ModelConfig, ProtocolConfig, from_dict, parse, preset, protocol, to_dict
+from cyctr.config import ProtocolConfig, from_dict, parse, protocol, to_dict
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.joined import learn_from_everything
 from cyctr.datasets.opening import open_dataset
@@ -43,6 +43,7 @@ from cyctr.evaluation.answering import NetworkMethod, along_edges, with_weights
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, RunKey
 from cyctr.evaluation.run import environment
+from cyctr.methods.cyctr.config import Config, ModelConfig, preset
 from cyctr.storage import write_atomically
 from cyctr.training.loop import Trainer
 from cyctr.training.options import Options

@@ -12,20 +12,19 @@ from parcels import random_state, truncate
 from safetensors.torch import load_file, save_file
 
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint, load_model, pack, save_checkpoint, unpack
-from cyctr.config import (
+from cyctr.config import BackboneConfig, to_dict
+from cyctr.errors import CheckpointError, CyctrError
+from cyctr.methods.cyctr.config import (
     ABLATIONS,
     RELEASED,
-    BackboneConfig,
     Config,
     EncoderConfig,
     LossConfig,
     ModelConfig,
     PriorConfig,
     SamplingConfig,
-    to_dict,
 )
-from cyctr.errors import CheckpointError, CyctrError
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.network import build
 
 
 @pytest.fixture

@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import cyctr
 from cyctr import cli
 from cyctr.backbones.weights import CATALOGUE
-from cyctr.config import PAPER, BackboneConfig
+from cyctr.config import BackboneConfig
 from cyctr.datasets.gallery import PLANS
 from cyctr.inference.showcase import is_page
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.config import PAPER
+from cyctr.methods.cyctr.network import build
 
 COMMANDS = (
     *("segment", "explain", "demo", "info", "convert-release", "support save", "support info"),

@@ -7,26 +7,28 @@ import pytest
 
 from cyctr import config
 from cyctr.config import (
-    ABLATIONS,
-    BEST,
-    PAPER,
-    PRESETS,
     PROTOCOLS,
-    RELEASED,
     AugmentationConfig,
-    Config,
-    EncoderConfig,
     InputConfig,
-    ModelConfig,
     OptimizerConfig,
-    PriorConfig,
     ProtocolConfig,
-    SamplingConfig,
     TrainingConfig,
     parse,
     shown,
 )
 from cyctr.errors import ConfigError
+from cyctr.methods.cyctr.config import (
+    ABLATIONS,
+    BEST,
+    PAPER,
+    PRESETS,
+    RELEASED,
+    Config,
+    EncoderConfig,
+    ModelConfig,
+    PriorConfig,
+    SamplingConfig,
+)
 
 
 def leaves(value):

@@ -14,11 +14,12 @@ from typer.testing import CliRunner
 
 import cyctr
 from cyctr import cli
-from cyctr.config import AugmentationConfig, Config, TrainingConfig
+from cyctr.config import AugmentationConfig, TrainingConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.episodes.sampler import Sampler
 from cyctr.evaluation import protocol
 from cyctr.evaluation.results import Results, RunKey, fold_table
+from cyctr.methods.cyctr.config import Config
 from cyctr.storage import locked
 
 COMMANDS = ["evaluate", "merge", "episodes", "data", "data check", "data info"]

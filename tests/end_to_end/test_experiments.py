@@ -12,10 +12,11 @@ from learning import textures
 
 from cyctr.backbones.backbone import Backbone
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint, save_checkpoint
-from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig, parse, settings
+from cyctr.config import BackboneConfig, parse, settings
 from cyctr.datasets.opening import open_dataset
 from cyctr.episodes.image_store import open_store
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.config import Config, EncoderConfig, ModelConfig
+from cyctr.methods.cyctr.network import build
 from cyctr.types import Prediction
 
 FOLDER = Path(__file__).parents[2] / "experiments"

@@ -6,9 +6,9 @@ from types import SimpleNamespace
 import torch
 from making import tiny
 
-from cyctr.config import RELEASED, EncoderConfig, ModelConfig
 from cyctr.datasets.synthetic import SyntheticEpisodes
-from cyctr.methods.cyctr import CyCTR
+from cyctr.methods.cyctr.config import RELEASED, EncoderConfig, ModelConfig
+from cyctr.methods.cyctr.network import CyCTR
 
 EXAMPLE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "examples" / "learn_from_scratch.py")))
 

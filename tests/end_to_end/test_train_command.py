@@ -18,11 +18,12 @@ from typer.testing import CliRunner
 
 from cyctr import cli
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
-from cyctr.config import PRESETS, Config, choices, from_dict, settings, value_at
+from cyctr.config import choices, from_dict, settings, value_at
 from cyctr.datasets import synthetic_pool
 from cyctr.datasets.dataset import Dataset
 from cyctr.errors import TrainingError
 from cyctr.evaluation.results import Results, RunKey
+from cyctr.methods.cyctr.config import PRESETS, Config
 from cyctr.storage import locked
 from cyctr.training.options import Options
 from cyctr.training.run_folder import CURVES, LAST, STATE, RunFolder

@@ -15,13 +15,14 @@ import release_oracle as oracle
 import torch
 from torch import nn
 
-from cyctr.config import RELEASED
+from cyctr.methods.base import TokenState
+from cyctr.methods.cyctr.config import RELEASED
 from cyctr.methods.cyctr.loss import episode_loss
 from cyctr.methods.cyctr.released import ReleasedSampler
 from cyctr.methods.cyctr.sampling import Sample
 from cyctr.release_checkpoint import UNUSED, from_release, name_in_release
 from cyctr.training.optimiser import Optimization
-from cyctr.types import CycleState, Episode
+from cyctr.types import Episode
 
 FOLDER = Path(__file__).parent
 NAMES = json.loads((FOLDER / "names.json").read_text())
@@ -117,9 +118,9 @@ def test_every_stage_is_the_release_s(letter, state):
         hidden = wanted["hidden"] == 1
         assert (explanation.valid[0].numpy() == ~hidden).all()
         for trace, comes_home in zip(explanation.cross, wanted["cycle"], strict=True):
-            flags = trace.state[0].numpy() >= CycleState.CONSISTENT_BACKGROUND
+            flags = trace.state[0].numpy() >= TokenState.CONSISTENT_BACKGROUND
             assert (flags == comes_home)[:, ~hidden].all()
-            foreground = (trace.state[0] == CycleState.CONSISTENT_FOREGROUND).numpy()
+            foreground = (trace.state[0] == TokenState.CONSISTENT_FOREGROUND).numpy()
             assert (foreground == (comes_home & (wanted["labels"] == 1)))[:, ~hidden].all()
 
         losses = episode_loss(prediction, given, config.loss)

@@ -10,19 +10,11 @@ import torch
 from miniature import write
 from safetensors.torch import load_file
 
-from cyctr.config import (
-    BEST,
-    AugmentationConfig,
-    BackboneConfig,
-    Config,
-    EncoderConfig,
-    ModelConfig,
-    SamplingConfig,
-    TrainingConfig,
-)
+from cyctr.config import AugmentationConfig, BackboneConfig, TrainingConfig
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.synthetic import draw_image
 from cyctr.datasets.synthetic_pool import SyntheticPool, open_synthetic
+from cyctr.methods.cyctr.config import BEST, Config, EncoderConfig, ModelConfig, SamplingConfig
 from cyctr.training import loop as session
 from cyctr.training.loop import Trainer
 from cyctr.training.options import Options

@@ -30,12 +30,13 @@ from safetensors.torch import load_file
 
 from cyctr.backbones.weights import load_backbone
 from cyctr.checkpoint import load_checkpoint
-from cyctr.config import BEST, RELEASED, BackboneConfig, Config
+from cyctr.config import BackboneConfig
 from cyctr.datasets.joined import learn_from_everything
 from cyctr.datasets.own_folder import open_folder
 from cyctr.datasets.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.episodes.image_store import ResidentStore, StreamingStore
 from cyctr.errors import CheckpointError, ConfigError, DataError, TrainingError
+from cyctr.methods.cyctr.config import BEST, RELEASED, Config
 from cyctr.methods.cyctr.loss import Losses
 from cyctr.training import loop as session
 from cyctr.training.options import kept_options

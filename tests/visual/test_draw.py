@@ -1,7 +1,7 @@
 import numpy as np
 import torch
 
-from cyctr.types import CycleState
+from cyctr.methods.base import TokenState
 from cyctr.visual.draw import BLUE, GREY, RED, cycle_map, heat, majority_state, outline, overlay, to_pixels
 
 
@@ -31,7 +31,7 @@ def test_heat_grows_brighter_with_the_value():
 
 def test_a_cycle_map_colours_each_token_by_its_state():
     image = np.zeros((80, 80, 3), np.uint8)
-    state = torch.tensor([CycleState.CONSISTENT_FOREGROUND, CycleState.CONSISTENT_BACKGROUND, CycleState.INCONSISTENT, 0])
+    state = torch.tensor([TokenState.CONSISTENT_FOREGROUND, TokenState.CONSISTENT_BACKGROUND, TokenState.INCONSISTENT, 0])
     drawn = cycle_map(image, np.array([[5, 5], [75, 5], [5, 75], [75, 75]]), state, radius=3)
     assert [tuple(drawn[y, x]) for y, x in ((5, 5), (5, 75), (75, 5))] == [RED, BLUE, GREY]
     assert tuple(drawn[75, 75]) == tuple(drawn[40, 40])

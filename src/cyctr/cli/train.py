@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cyctr.cli import options
-from cyctr.config import PRESETS
 from cyctr.errors import ConfigError
+from cyctr.methods.cyctr.config import PRESETS
 from cyctr.storage import alone
 from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
     from functools import partial
 
-    from cyctr.config import Config
     from cyctr.datasets.dataset import Dataset
+    from cyctr.methods.cyctr.config import Config
     from cyctr.training.distributed import World
     from cyctr.training.loop import Trainer
     from cyctr.training.run_folder import RunFolder
@@ -167,8 +167,9 @@ def _config(
     dataset: str,
 ) -> "Config":
     """What the options ask for; they change a preset for the dataset, or the settings of the run that is resumed."""
-    from cyctr import config as configs
+    from cyctr.config import parse
     from cyctr.evaluation.answering import with_weights
+    from cyctr.methods.cyctr import config as configs
 
     if resumed is not None and preset is None:
         base = world.share(resumed.settings)
@@ -178,7 +179,7 @@ def _config(
             weights = _WEIGHTS
     if weights is not None:
         base = with_weights(base, weights)
-    return configs.parse(configs.Config, base, changes)
+    return parse(configs.Config, base, changes)
 
 
 def _choice(option: str, text: str, choices: Mapping[str, Any] = _SWITCH) -> Any:
@@ -285,8 +286,8 @@ class _Watch:
             scores = f"mIoU {100 * found['miou']:.1f}  FB-IoU {100 * found['fb_iou']:.1f}"
             self._print(f"{counted(record['episodes'], 'episode'):>18}  {scores}  ({found['split']} classes)")
         else:
-            auxiliary = f", of supports {record['auxiliary']:.3f}" if record["auxiliary"] else ""
-            self.loss = f"Dice {record['main']:.3f}{auxiliary}  "
+            auxiliary = f", of supports {record['auxiliary']:.3f}" if record.get("auxiliary") else ""
+            self.loss = f"Dice {record['main']:.3f}{auxiliary}  " if "main" in record else f"loss {record['loss']:.3f}  "
 
     def _print(self, line: str) -> None:
         self.bar.console.print(line, highlight=False, soft_wrap=True)

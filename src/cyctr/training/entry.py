@@ -5,13 +5,13 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cyctr.config import Config, preset
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.joined import ALL
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.evaluation.answering import with_weights
+from cyctr.methods.cyctr.config import Config, preset
 from cyctr.storage import alone
 from cyctr.training.loop import OnRecord, Trainer
 from cyctr.training.options import Options

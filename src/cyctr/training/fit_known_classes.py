@@ -62,7 +62,7 @@ def fit_familiar(
         on_batch: called before each batch of images.
     """
     rows = {number: place for place, number in enumerate(classes)}
-    width = 1 + backbone.mid_channels + backbone.high_channels
+    width = 1 + sum(backbone.channels)
     device = backbone.mean.device
     gram, target = torch.zeros(width, width, device=device), torch.zeros(width, len(rows), device=device)
     seen = 0
@@ -72,11 +72,11 @@ def fit_familiar(
         if on_batch is not None:
             on_batch()
         features = backbone(pixels)
-        cells = backbone.grid.cells(labels, (features.mid.shape[-2], features.mid.shape[-1])).flatten(1)  # (B, hw)
+        cells = backbone.grid.cells(labels, (features.maps[0].shape[-2], features.maps[0].shape[-1])).flatten(1)  # (B, hw)
         luck = random_bits(torch.arange(len(cells), device=device) + seen, cells.shape[1])
         luck = torch.where(cells == IGNORE, -1, luck)
         chosen = luck.topk(min(_CELLS, cells.shape[1]))
-        maps = torch.cat([features.mid, features.high], 1).flatten(2).transpose(1, 2).float()  # (B, hw, C)
+        maps = torch.cat(features.maps, 1).flatten(2).transpose(1, 2).float()  # (B, hw, C)
         picked = maps.gather(1, chosen.indices[..., None].expand(-1, -1, maps.shape[-1]))[chosen.values >= 0]  # (n, C)
         truth = cells.gather(1, chosen.indices)[chosen.values >= 0].long() - _FIRST
         with torch.autocast(device.type, enabled=False):

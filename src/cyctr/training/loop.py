@@ -1,7 +1,7 @@
 """The trainer: turns the parts of a run, step after step, and writes what comes of it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import Any, Literal
 
 from torch import Tensor
@@ -11,9 +11,9 @@ from cyctr.episodes.image_store import ResidentStore
 from cyctr.episodes.training_batches import Groups
 from cyctr.errors import DataError, TrainingError
 from cyctr.evaluation.answering import NetworkMethod
-from cyctr.methods.cyctr.loss import Losses
+from cyctr.methods.base import Losses
 from cyctr.training.metrics import Board, Metrics, NotFinite
-from cyctr.training.network import Drawn, Network, draw, network_to_test, recognised, recognises
+from cyctr.training.network import Network, network_to_test, recognised, recognises
 from cyctr.training.plan import advising_on_memory
 from cyctr.training.run import Parts
 from cyctr.training.run_folder import BEST, CURVES, LAST, kept_for_good
@@ -98,16 +98,16 @@ class Trainer:
                 remedy = f"(the state after {done} is saved: mend this, and resume the run)"
                 raise DataError(f"{error} {remedy}", *error.options, "resume") from error
 
-    def losses(self, groups: Groups, drawn: Drawn) -> Losses:
+    def losses(self, groups: Groups, drawn: Hashable) -> Losses:
         """What the network loses on groups of images; backward is the caller's."""
         with self.plan.precision():
             features = self.parts.encode(groups.images)
             tensors = (groups.images, groups.labels, groups.padding, groups.roles, groups.seeds)
-            return self.parts.learn(self.model, features, *tensors, groups.rotated, drawn, self.config.loss)
+            return self.parts.learn(self.model, features, *tensors, groups.rotated, drawn)
 
-    def drawn(self, step: int) -> Drawn:
+    def drawn(self, step: int) -> Hashable:
         """What is drawn for a whole step, as a function of the seed and the step."""
-        return draw(self.config, step)
+        return self.model.draw(self.config.training.seed, step, self.config.training.shots)
 
     def method(self, on_batch: Callable[[], None] | None = None) -> NetworkMethod:
         """The weights to test, ready to answer; training goes on beside them. Arguments as in `recognised`."""
@@ -160,7 +160,7 @@ class Trainer:
         self.folder.write(name, checkpoint_bytes(self.model, self.config, weights, data=self.parts.data))
 
     def _network_to_test(self) -> Network:
-        return network_to_test(self.model, self.encoder, self.optimization.tested)
+        return network_to_test(self.model, self.config, self.encoder, self.optimization.tested)
 
     def _session(self) -> dict[str, Any]:
         return describe_session(self.device, self.options, self.world.size, self.plan.compiles)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from cyctr.episodes.sampler import Draw
-from cyctr.methods.cyctr.loss import Losses
+from cyctr.methods.base import Losses
 from cyctr.training.run import Parts
 from cyctr.transfer import Fetching
 
@@ -23,13 +23,15 @@ class _Done(NamedTuple):
     Attributes:
         step: its number, from 0 on.
         draws: its groups.
-        means: (3,) total, main and auxiliary loss.
+        means: (1 + n,) total loss and its parts.
+        names: of the parts.
         each: (E,) loss of each episode.
     """
 
     step: int
     draws: tuple[Draw, ...]
     means: Tensor
+    names: tuple[str, ...]
     each: Tensor
 
 
@@ -38,7 +40,7 @@ class _Interval(NamedTuple):
 
     Attributes:
         parts: of the steps, in this process.
-        losses: (processes, parts, 3 + E) their `means` and `each`, on their way to the host.
+        losses: (processes, parts, 1 + n + E) their `means` and `each`, on their way to the host.
         seconds: that training took.
     """
 
@@ -58,8 +60,8 @@ class Metrics:
 
     def add(self, step: int, draws: tuple[Draw, ...], losses: Losses) -> None:
         """Keeps what a step, or a part of it, has lost."""
-        means = torch.stack([losses.total, losses.main, losses.auxiliary])
-        self._recent.append(_Done(step, draws, means.detach(), losses.each.detach()))
+        means = torch.stack([losses.total, *losses.parts.values()])
+        self._recent.append(_Done(step, draws, means.detach(), tuple(losses.parts), losses.each.detach()))
 
     def forget_from(self, step: int) -> None:
         """Forgets the parts of a step that failed before it was done."""
@@ -80,7 +82,7 @@ class Metrics:
         """
         found = []
         if self._recent:
-            losses = torch.stack([torch.cat([done.means, done.each]) for done in self._recent])  # (parts, 3 + E)
+            losses = torch.stack([torch.cat([done.means, done.each]) for done in self._recent])  # (parts, 1 + n + E)
             fetching = Fetching(self._parts.plan.world.gather(losses))
             now = time.perf_counter()
             seconds, self._began, self._idle = now - self._began - self._idle, now, 0.0
@@ -98,11 +100,12 @@ class Metrics:
         plan = self._parts.plan
         batch = plan.config.training.batch
         losses = fetching.get()
-        self._refuse_nonfinite(parts, losses[:, :, 3:])
-        total, main, auxiliary = losses[:, :, :3].mean((0, 1)).tolist()
+        names = ("loss", *parts[0].names)
+        self._refuse_nonfinite(parts, losses[:, :, len(names) :])
+        means = dict(zip(names, losses[:, :, : len(names)].mean((0, 1)).tolist(), strict=True))
         step = parts[-1].step + 1
         count = len(parts) // plan.options.accumulate
-        line = {"step": step, "episodes": step * batch, "loss": total, "main": main, "auxiliary": auxiliary}
+        line = {"step": step, "episodes": step * batch, **means}
         rates = self._parts.optimization.shown_rates(step - 1)
         return [{**line, **rates, "episodes_per_second": round(count * batch / max(seconds, 1e-9), 2)}]
 
@@ -159,6 +162,8 @@ def _shown(line: dict[str, Any]) -> dict[str, float]:
     """The curves of a line, by the name of their picture."""
     if "validation" in line:
         return {f"validation/{name}": line["validation"][name] for name in ("miou", "fb_iou")}
-    losses = {"loss": "total", "main": "Dice", "auxiliary": "auxiliary"}
-    rates = [name for name in line if name.endswith("_rate") or name == "episodes_per_second"]
-    return {**{f"loss/{shown}": line[name] for name, shown in losses.items()}, **{f"run/{name}": line[name] for name in rates}}
+    of_run = [name for name in line if name.endswith("_rate") or name == "episodes_per_second"]
+    losses = [name for name in line if name not in (*of_run, "step", "episodes", "seconds")]
+    called = {"loss": "total", "main": "Dice"}
+    shown = {f"loss/{called.get(name, name)}": line[name] for name in losses}
+    return {**shown, **{f"run/{name}": line[name] for name in of_run}}

@@ -1,68 +1,46 @@
-"""Everything that training knows of CyCTR; the other files of this folder work with what these functions give."""
+"""What training asks of a method: to be built, to learn from groups of images, and to know its classes by name."""
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.weights import load_backbone
-from cyctr.config import Config, LossConfig
+from cyctr.config import Recipe
 from cyctr.episodes.image_store import Store
 from cyctr.episodes.sampler import Sampler
-from cyctr.methods.cyctr import CyCTR
-from cyctr.methods.cyctr.loss import Losses, episode_loss
-from cyctr.methods.cyctr.network import TokenCount
-from cyctr.seeding import Stream
+from cyctr.methods.base import KnowsClasses, Losses, Method, Step
 from cyctr.training.fit_known_classes import OnBatch, choose_images, fit_familiar
 from cyctr.types import Episode, Features
 
-Network = CyCTR
-Drawn = TokenCount
-"""What is drawn for a whole step."""
+Network = Method[Any]
 
 
-def build_network(config: Config) -> Network:
+def build_network(config: Recipe, kind: type[Network]) -> Network:
     """The untrained network; its first weights are a function of the seed."""
     backbone = load_backbone(config.model.backbone)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.training.seed)
-        return CyCTR(config.model, backbone)
+        return kind.build(config, backbone)
 
 
-def network_to_test(network: Network, encoder: Backbone, weights: Mapping[str, Tensor]) -> Network:
+def network_to_test(network: Network, config: Recipe, encoder: Backbone, weights: Mapping[str, Tensor]) -> Network:
     """A copy of the network with other trained weights; it shares the encoder where the backbone does not learn."""
-    config = network.config
-    tested = copy.deepcopy(network) if config.backbone.tuned else CyCTR(config, encoder).to(encoder.mean.device)
+    if backbone_learns(network):
+        tested = copy.deepcopy(network)
+    else:
+        tested = type(network).build(config, encoder).to(encoder.mean.device)
     tested.load_state_dict(weights, strict=False)  # all but what is frozen
     tested.backbone.accelerate()
     return tested
 
 
-def parameter_groups(network: Network) -> dict[str, dict[str, nn.Parameter]]:
-    """Every trained parameter by its name, in groups that have rates of their own."""
-    groups: dict[str, dict[str, nn.Parameter]] = {"convolutions": {}}
-    for name, value in network.named_parameters():
-        if value.requires_grad:
-            of_transformer = network.config.mixer == "transformer" and name.startswith("mixer.")
-            kind = "transformer" if of_transformer else "backbone" if name.startswith("backbone.") else "convolutions"
-            groups.setdefault(kind, {})[name] = value
-    return groups
-
-
-def draw(config: Config, step: int) -> Drawn:
-    """N_s per shot of a step; one for each layer where each draws its own."""
-    model, training = config.model, config.training
-    if model.draws_per_layer:
-        streams = [Stream("tokens", training.seed, step, layer) for layer in range(model.encoder.layers)]
-        return tuple(model.sampling.training_tokens(stream.uniform(), training.shots) for stream in streams)
-    return model.sampling.training_tokens(Stream("tokens", training.seed, step).uniform(), training.shots)
-
-
-def draws_alike(config: Config) -> bool:
-    """Whether `draw` gives the same for every step, so that `learn` is worth compiling."""
-    return config.model.sampling.training_scale == config.model.sampling.training_scale_many == (1.0, 1.0)
+def backbone_learns(network: Network) -> bool:
+    """Whether any part of the backbone is trained."""
+    return any(value.requires_grad for value in network.backbone.parameters())
 
 
 def learn(
@@ -74,15 +52,14 @@ def learn(
     roles: Tensor,
     seeds: Tensor,
     rotated: bool,
-    drawn: Drawn,
-    config: LossConfig,
+    drawn: Hashable,
 ) -> Losses:
     """The losses of the episodes that images make, given their features; arguments as in `Groups`."""
     query, supports = roles[:, 0], roles[:, 1:]
     episode = Episode(images[supports], labels[supports], images[query], labels[query], padding[query], trusted=True)
-    of_query = features if rotated else Features(_take(features.mid, query), _take(features.high, query))
-    of_supports = Features(_take(features.mid, supports.flatten()), _take(features.high, supports.flatten()))
-    return episode_loss(model.match(of_query, of_supports, episode, seeds, drawn), episode, config)
+    of_query = features if rotated else features.changed(lambda maps: _take(maps, query))
+    of_supports = features.changed(lambda maps: _take(maps, supports.flatten()))
+    return model.learn(episode, of_query, of_supports, Step(seeds, drawn))
 
 
 def _take(maps: Tensor, index: Tensor) -> Tensor:
@@ -92,7 +69,7 @@ def _take(maps: Tensor, index: Tensor) -> Tensor:
 
 def recognises(network: Network) -> bool:
     """Whether the network has weights that `recognised` fits."""
-    return network.familiar is not None
+    return isinstance(network, KnowsClasses) and network.known_classes > 0
 
 
 def recognised(
@@ -110,11 +87,8 @@ def recognised(
         size: of the network's input.
         on_batch: called before each batch of the images that it is fitted to.
     """
-    if network.familiar is None:
+    if not (isinstance(network, KnowsClasses) and network.known_classes):
         return {}
-    rows = torch.zeros_like(network.familiar.weight)
-    frequent = sorted(labelled.holders, key=lambda number: (-len(labelled.holders[number]), number))[: len(rows)]
+    frequent = sorted(labelled.holders, key=lambda number: (-len(labelled.holders[number]), number))[: network.known_classes]
     images = choose_images(labelled.holders, frequent, labelled.key)
-    found = fit_familiar(store, labelled.pairs, images, frequent, backbone, size, on_batch)
-    rows[: len(found)] = found
-    return {"familiar.weight": rows}
+    return network.knowing(fit_familiar(store, labelled.pairs, images, frequent, backbone, size, on_batch))

@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from cyctr.config import Config, to_dict
+from cyctr.config import Recipe, to_dict
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.folds import hold_out
 from cyctr.datasets.joined import ALL, fold_to_learn, learn_from_everything
 from cyctr.errors import ConfigError
+from cyctr.methods.table import USUAL
 from cyctr.training.distributed import World
 from cyctr.training.options import Options, kept_options
 from cyctr.training.run_folder import RunFolder
@@ -32,24 +33,26 @@ class Plan:
         device: where it computes.
         options: how.
         world: the processes that share the work.
+        method: by which `find_method` finds it.
         resume: go on where the run in the folder stopped.
         replace: begin where another run is, whose files go then.
     """
 
-    config: Config
+    config: Recipe
     dataset: Dataset
     fold: int
     folder: RunFolder
     device: torch.device
     options: Options = field(default_factory=Options)
     world: World = field(default_factory=World)
+    method: str = USUAL
     resume: bool = False
     replace: bool = False
 
     @property
     def about(self) -> dict[str, Any]:
         """What decides what is learned: a resumed run must have the same."""
-        return {"config": to_dict(self.config), "data": describe_data(self.dataset, self.fold)}
+        return {"method": self.method, "config": to_dict(self.config), "data": describe_data(self.dataset, self.fold)}
 
     @property
     def compiles(self) -> bool:
@@ -65,7 +68,7 @@ class Plan:
 
 
 def plan_run(
-    config: Config,
+    config: Recipe,
     dataset: Dataset,
     folder: RunFolder,
     device: torch.device,
@@ -76,6 +79,7 @@ def plan_run(
     world: World | None = None,
     resume: bool = False,
     force: bool = False,
+    method: str = USUAL,
 ) -> Plan:
     """What is asked for, in a folder that may be written.
 
@@ -91,6 +95,7 @@ def plan_run(
         world: the processes that share the work.
         resume: go on with the run in the folder.
         force: replace it; its files go when `Trainer.begin` is called.
+        method: by which `find_method` finds it; the config is of its kind.
     """
     world = world or World()
     if resume and force:
@@ -114,7 +119,7 @@ def plan_run(
         )
     if device == torch.device("cuda"):
         device = torch.device("cuda", world.local)
-    return Plan(config, dataset, number, folder, device, options, world, resume, force)
+    return Plan(config, dataset, number, folder, device, options, world, method, resume, force)
 
 
 def _fold_of(before: Mapping[str, Any], dataset: Dataset, keeps: bool) -> str | None:

@@ -17,9 +17,9 @@ from cyctr.episodes.image_store import Store, open_store
 from cyctr.episodes.sampler import Sampler
 from cyctr.episodes.training_batches import TrainingEpisodes, groups_of_part
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.methods.cyctr.loss import Losses
+from cyctr.methods.base import Losses, find_method
 from cyctr.training.latent_classes import Latent, add_latent_classes
-from cyctr.training.network import Network, build_network, draws_alike, learn
+from cyctr.training.network import Network, backbone_learns, build_network, learn
 from cyctr.training.optimiser import Optimization
 from cyctr.training.plan import Plan, advising_on_memory, with_held_out, with_length
 from cyctr.training.state import Standing, Start, describe_data, require_same
@@ -84,7 +84,7 @@ def prepare(
         checked = _check(plan, progress)
         plan, index, labelled = checked.plan, checked.index, checked.labelled
         validation = validation or (open_validation(plan, progress) if plan.world.leads else None)
-        network = build_network(plan.config).to(plan.device)
+        network = build_network(plan.config, find_method(plan.method)).to(plan.device)
         encoder = copy.deepcopy(network.backbone).accelerate()
         store = store or _open_store(plan, index, labelled, progress)
         found = add_latent_classes(plan, store, index, labelled, network.backbone, encoder, mining)
@@ -178,10 +178,10 @@ def _functions(
     plan: Plan, network: Network, encoder: Backbone, episodes: TrainingEpisodes
 ) -> tuple[Callable[[Tensor], Features], Callable[..., Losses]]:
     """What makes features and what makes losses, compiled where that is worth it."""
-    encode: Callable[[Tensor], Features] = network.backbone.learning() if plan.config.model.backbone.tuned else encoder
+    encode: Callable[[Tensor], Features] = network.backbone.learning() if backbone_learns(network) else encoder
     if not plan.compiles:
         return encode, learn
     episodes.compile()
     # a new number of tokens would be compiled again
-    learning = torch.compile(learn, dynamic=False) if draws_alike(plan.config) else learn
+    learning = torch.compile(learn, dynamic=False) if network.draws_alike else learn
     return torch.compile(encode, dynamic=False), learning

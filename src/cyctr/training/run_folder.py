@@ -21,9 +21,11 @@ from torch import Tensor
 
 from cyctr import json_files
 from cyctr.checkpoint import pack, unpack
-from cyctr.config import Config, from_dict
+from cyctr.config import Recipe, from_dict
 from cyctr.episodes.latent import Regions
 from cyctr.errors import CheckpointError, ConfigError
+from cyctr.methods.base import find_method
+from cyctr.methods.table import USUAL
 from cyctr.storage import write_atomically
 from cyctr.training.state import Standing
 
@@ -118,11 +120,16 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); {_RESTORE}", "output") from error
 
-    def settings(self) -> Config:
+    def method(self) -> str:
+        """The method of the run, by the name that `find_method` knows."""
+        return str(self.read_config().get("method", USUAL))
+
+    def settings(self) -> Recipe:
         """The config of the run."""
         values = self.read_config().get("config")
         try:
-            return from_dict(Config, values)  # type: ignore[arg-type]
+            found: Recipe = from_dict(find_method(self.method()).Config, values)
+            return found
         except ConfigError as error:
             raise ConfigError(f"{self.path / CONFIG}: {error}; {_RESTORE}", "output") from error
 

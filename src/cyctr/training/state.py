@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from cyctr.config import Config, from_dict, to_dict
+from cyctr.config import from_dict, to_dict
 from cyctr.datasets.dataset import Dataset
 from cyctr.errors import ConfigError
 from cyctr.evaluation.results import differences
 from cyctr.evaluation.run import environment
+from cyctr.methods.base import find_method
+from cyctr.methods.table import USUAL
 from cyctr.seeding import Stream
 from cyctr.training.options import KEPT, Options
 
@@ -91,7 +93,8 @@ def require_same(found: Mapping[str, Any], about: dict[str, Any], folder: object
         about: the config and the data of this one.
         folder: for the message.
     """
-    there = {"config": _with_defaults(found.get("config")), "data": found.get("data")}
+    method = str(found.get("method", USUAL))
+    there = {"method": method, "config": _with_defaults(method, found.get("config")), "data": found.get("data")}
     differing = differences(there, _plain(about))
     differing = ["images or masks have changed" if text.startswith("data.index_sha256") else text for text in differing]
     if differing:
@@ -102,10 +105,10 @@ def require_same(found: Mapping[str, Any], about: dict[str, Any], folder: object
         )
 
 
-def _with_defaults(config: Any) -> Any:
+def _with_defaults(method: str, config: Any) -> Any:
     """The settings of an earlier run, with defaults for those that it did not know; unchanged where they cannot be read."""
     try:
-        return _plain(to_dict(from_dict(Config, config)))
+        return _plain(to_dict(from_dict(find_method(method).Config, config)))
     except ConfigError:
         return config
 
