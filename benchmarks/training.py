@@ -70,15 +70,15 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
     with trainer.plan.precision():
         parts["backbone"] = seconds(lambda _: trainer.parts.encode(groups.images), steps, device)
         found = trainer.parts.encode(groups.images)
-        features = Features(*(maps.detach().requires_grad_(tuned) for maps in (found.mid, found.high)))
+        features = found.changed(lambda maps: maps.detach().requires_grad_(tuned))
         if tuned:
-            pull = [torch.ones_like(features.mid), torch.ones_like(features.high)]
+            pull = [torch.ones_like(maps) for maps in features.maps]
             both = seconds(lambda _: _backward(trainer.parts.encode(groups.images), pull), steps, device)
             parts["backbone backward"] = both - parts["backbone"]
 
         def forward(_: int) -> Any:
             tensors = (groups.images, groups.labels, groups.padding, groups.roles, groups.seeds)
-            return trainer.parts.learn(trainer.model, features, *tensors, groups.rotated, tokens, trainer.config.loss)
+            return trainer.parts.learn(trainer.model, features, *tensors, groups.rotated, tokens)
 
         parts["encoder forward"] = seconds(forward, steps, device)
         both = seconds(lambda _: forward(0).total.backward(), steps, device)
@@ -104,7 +104,7 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
 
 
 def _backward(features: Features, gradients: list[torch.Tensor]) -> None:
-    torch.autograd.backward([features.mid, features.high], gradients)
+    torch.autograd.backward(features.maps, gradients)
 
 
 def testing(trainer: Trainer, dataset: Any, shots: int, remember: bool, episodes: int, batch: int) -> dict[str, Any]:

@@ -108,8 +108,8 @@ def main() -> None:
     for i in range(200):  # an episode and head that show all three outcomes
         episode = episodes.batch(i, 1)
         with torch.inference_mode():
-            explanation = model(episode, explain=True).explanation
-            support = model.encode_support(episode.support_images, episode.support_labels)
+            explanation = model(episode, explain=True).extras.explanation
+            support = model.encode_support(model.backbone(episode.support_images[0]), episode.support_labels)
             on_object = model.backbone.grid.cells(episode.query_labels, explanation.support_grid).flatten() == 1
         for trace in explanation.cross:
             for head in range(trace.state.shape[1]):

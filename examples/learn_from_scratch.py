@@ -58,7 +58,7 @@ def main(output: Path, steps: int, seed: int) -> None:
         task = progress.add_task("", total=steps, loss="")
 
         def on_step(step: int, losses: Losses) -> None:
-            progress.update(task, completed=step + 1, loss=f"Dice loss {losses.main.item():.3f}")
+            progress.update(task, completed=step + 1, loss=f"Dice loss {losses.parts['main'].item():.3f}")
 
         fit(model, BASE, steps, rate=2e-3, seed=seed, on_step=on_step)
     found = overlaps(model, NOVEL, count=EPISODES)
@@ -72,7 +72,7 @@ def main(output: Path, steps: int, seed: int) -> None:
     captions = [f"IoU {found[i].iou:.2f}, rank {ranked.index(i) + 1} of {EPISODES}" for i in shown]
     title = "Classes the network has never seen, one labelled image each, from good to bad"
     try:
-        episode_sheet(episode, prediction, title, captions).save(path)
+        episode_sheet(episode, prediction, model.backbone.grid, title, captions).save(path)
     except OSError as error:
         raise CyctrError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
     print(f"IoU on {EPISODES} episodes of 100 held-out classes: {before.iou:.3f} untrained, {after.iou:.3f} trained")
@@ -142,29 +142,26 @@ def score(model: CyCTR, episodes: SyntheticEpisodes, count: int) -> Counts:
 
 
 def episode_sheet(
-    episode: Episode, prediction: Prediction, title: str, captions: Sequence[str], factor: int = 2
+    episode: Episode, prediction: Prediction, grid: Grid, title: str, captions: Sequence[str], factor: int = 2
 ) -> Image.Image:
     """One row per episode, its first shot shown, each pixel as `factor` x `factor`.
 
     Args:
         episode: with query labels.
         prediction: made with `explain=True` by a network that attends to support tokens.
+        grid: where the cells sit.
         title: above the sheet.
         captions: one line below each row.
         factor: how many times larger than life.
     """
-    if prediction.explanation is None or not prediction.explanation.cross or episode.query_labels is None:
-        raise CyctrError("the sheet needs query_labels and a prediction with explain=True of a network with cross-attention")
-    rows = [_row(episode, prediction, i, factor) for i in range(len(episode.query_images))]
+    rows = [_row(episode, prediction, grid, i, factor) for i in range(len(episode.query_images))]
     return sheet(rows, COLUMNS, captions, title, LEGEND)
 
 
-def _row(episode: Episode, prediction: Prediction, i: int, factor: int) -> list[Pixels]:
-    explanation = prediction.explanation
-    assert explanation is not None
+def _row(episode: Episode, prediction: Prediction, grid: Grid, i: int, factor: int) -> list[Pixels]:
+    explanation = prediction.extras.explanation
     assert episode.query_labels is not None
     support, query = (enlarge(to_pixels(image), factor) for image in (episode.support_images[i, 0], episode.query_images[i]))
-    grid = Grid(explanation.stride, explanation.alignment, explanation.offset)
     size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
     prior = enlarge(heat(grid.upsample(explanation.prior[i, None, None], size)[0, 0].cpu().numpy()), factor)
     height, width = explanation.support_grid

@@ -41,7 +41,7 @@ def networks(learned_with: Path, learned_without: Path | None) -> tuple[dict[str
     """The two or three, on one backbone, and the size of the inputs they learned from."""
     first, config = load_checkpoint(learned_with)
     encoder = replace(config.model.encoder, cross="vanilla")
-    off = CyCTR(replace(config.model, encoder=encoder), first.backbone)
+    off = CyCTR.build(replace(config, model=replace(config.model, encoder=encoder)), first.backbone)
     off.load_state_dict(first.state_dict())
     size = config.training.augmentation.size
     if learned_without is None:

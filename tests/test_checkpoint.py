@@ -332,7 +332,7 @@ def test_a_checkpoint_knows_the_backbone_it_was_trained_on(tmp_path):
     file, path = tmp_path / "backbone.pth", tmp_path / "model.safetensors"
     config = Config(model=ModelConfig(dim=32, backbone=BackboneConfig("test_resnet", weights=str(file))))
     torch.save(random_state("test_resnet"), file)
-    save_checkpoint(path, load_model(config.model), config)
+    save_checkpoint(path, load_model(config), config)
     load_checkpoint(path)
     torch.save(random_state("test_resnet"), file)
     with pytest.raises(CheckpointError, match="trained on other backbone weights"):

@@ -17,7 +17,7 @@ from cyctr.backbones.weights import CATALOGUE
 from cyctr.config import BackboneConfig
 from cyctr.datasets.gallery import PLANS
 from cyctr.inference.showcase import is_page
-from cyctr.methods.cyctr.config import PAPER
+from cyctr.methods.cyctr.config import PAPER, PRESETS
 from cyctr.methods.cyctr.network import build
 
 COMMANDS = (
@@ -187,7 +187,7 @@ def test_info_prints_what_is_trained_on_the_tiny_backbone(run):
 
 
 def test_info_shows_the_settings_of_the_preset(run):
-    for name in cyctr.config.PRESETS:
+    for name in PRESETS:
         _, output, _ = run("info", "--backbone", "tiny", "--preset", name)
         assert rows(output)["optimizer.rate_multiplier"][1] == str(cyctr.preset(name).optimizer.rate_multiplier)
 

@@ -210,7 +210,26 @@ def test_images_of_any_float_type_are_taken(dtype):
 def test_taps_are_scaled_by_their_factors():
     images = torch.rand(1, 3, 65, 65)
     plain, scaled = (Backbone(BackboneConfig("tiny", scale=scale))(images) for scale in (None, (2.0, 3.0, 0.5)))
-    first = Backbone(BackboneConfig("tiny")).body.channels[2]
     torch.testing.assert_close(scaled.maps[-1], 0.5 * plain.maps[-1])
     torch.testing.assert_close(scaled.maps[0], 2 * plain.maps[0])
     torch.testing.assert_close(scaled.maps[1], 3 * plain.maps[1])
+
+
+def test_a_method_asks_for_as_many_levels_as_it_likes():
+    images = torch.rand(1, 3, 65, 65)
+    every = Backbone(BackboneConfig("tiny", taps=(0, 1, 2, 3, 4)))
+    assert len(every(images).maps) == len(every.channels) == 5
+    deepest = Backbone(BackboneConfig("tiny", taps=(-1,)))
+    usual = Backbone(BackboneConfig("tiny"))
+    assert torch.equal(deepest(images).maps[0], usual(images).maps[-1])
+    assert deepest.channels == usual.channels[-1:]
+
+
+def test_three_factors_are_those_of_the_default_levels_whatever_is_asked_for():
+    images, factors = torch.rand(1, 3, 65, 65), (2.0, 3.0, 0.5)
+    one = Backbone(BackboneConfig("tiny", taps=(-1,), scale=factors))(images)
+    torch.testing.assert_close(one.maps[0], 0.5 * Backbone(BackboneConfig("tiny", taps=(-1,)))(images).maps[0])
+    two = Backbone(BackboneConfig("tiny", taps=(1, 2), scale=factors))(images)
+    bare = Backbone(BackboneConfig("tiny", taps=(1, 2)))(images)
+    assert torch.equal(two.maps[0], bare.maps[0])
+    torch.testing.assert_close(two.maps[1], 2.0 * bare.maps[1])

@@ -328,7 +328,7 @@ def test_a_student_is_compared_with_what_its_teacher_says_of_the_same_pixels():
     for layer in (translation.mid, translation.high):
         torch.nn.init.dirac_(layer.weight)
         torch.nn.init.zeros_(layer.bias)
-    said = tuple(torch.randn(2, width, 9, 9) for width in (student.mid_channels, student.high_channels))
+    said = tuple(torch.randn(2, width, 9, 9) for width in (sum(student.channels[:2]), student.channels[2]))
     meant = tuple(module.shifted(maps, 1.25) for maps in said)
     assert translation(said, meant).max() < 1e-5 < translation(said, said).min()
 
@@ -338,7 +338,7 @@ def test_the_first_linear_maps_are_the_best_for_the_student_as_it_is():
     torch.manual_seed(0)
     backbone = Backbone(BackboneConfig("tiny"))
     translation = module.Translation(backbone, backbone)
-    widths = (backbone.mid_channels, backbone.high_channels)
+    widths = (sum(backbone.channels[:2]), backbone.channels[2])
     turns = [torch.linalg.qr(torch.randn(width, width)).Q for width in widths]
 
     def example():

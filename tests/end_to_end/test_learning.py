@@ -38,13 +38,13 @@ def test_the_same_seed_trains_the_same_network_whatever_the_global_generator():
 
 def test_training_with_the_release_s_scale_sees_other_numbers_of_tokens(monkeypatch):
     counts = []
-    original = CyCTR.forward
+    original = CyCTR.learn
 
-    def watched(self, episode, seeds=None, tokens_per_shot=None, explain=False):
-        counts.append(tokens_per_shot)
-        return original(self, episode, seeds, tokens_per_shot, explain)
+    def watched(self, episode, query, support, step):
+        counts.append(step.drawn)
+        return original(self, episode, query, support, step)
 
-    monkeypatch.setattr(CyCTR, "forward", watched)
+    monkeypatch.setattr(CyCTR, "learn", watched)
     config = ModelConfig(dim=16, encoder=EncoderConfig(heads=2, points=2), sampling=RELEASED.model.sampling)
     EXAMPLE.fit(tiny(config), SyntheticEpisodes(range(10), size=33), steps=6, batch=1)
     assert len(set(counts)) > 2

@@ -195,7 +195,6 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "model.encoder.dropout": ("0.3", 0.3),
     "model.encoder.cross": ("vanilla", "vanilla"),
     "model.encoder.matching": ("dot", "dot"),
-    "model.encoder.marks": ("yes", True),
     "model.encoder.output_projection": ("off", False),
     "model.encoder.flag_dropout": ("0.2", 0.2),
     "model.encoder.value_dropout": ("0.2", 0.2),
@@ -241,7 +240,6 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "training.augmentation.rotation": ("45", 45.0),
     "training.augmentation.blur": ("0.25", 0.25),
     "training.augmentation.flip": ("0.25", 0.25),
-    "training.augmentation.colour": ("0.25", 0.25),
     "training.augmentation.longest": ("none", None),
 }
 

@@ -114,7 +114,7 @@ with join("cpu") as world:
         if world.leads or trainer.step != 1:
             return found
         each = found.each * torch.inf
-        return Losses(each.mean(), found.main, found.auxiliary, each)
+        return Losses(each, found.parts)
 
     trainer.losses = infinite
     try:

@@ -643,7 +643,7 @@ def broken(trainer, step, place):
             return found
         each = found.each.clone()
         each[place] = torch.inf
-        return Losses(each.mean(), found.main, found.auxiliary, each)
+        return Losses(each, found.parts)
 
     trainer.losses = spy
 

@@ -50,9 +50,9 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(kind: type[T], values: dict[str, Any], path: str = "") -> T:
     """A config from what `to_dict` gave, checked; a field that is missing takes its default.
 
-    A config class says in three dictionaries what became of fields of earlier versions: `RETIRED` holds the only value that this
-    version still stands for, `BEFORE` what was done before a field came, where that is not its default, and `IGNORED` the
-    names of those that say nothing any more.
+    A config class says what became of fields of earlier versions: `RETIRED` holds the only value that this version still
+    stands for, `BEFORE` what was done before a field came, where that is not its default, and `IGNORED` the names of those
+    that say nothing any more.
     """
     if not isinstance(values, dict):
         raise ConfigError(f"{path or 'config'} is {values!r}; expected the fields of {kind.__name__}")

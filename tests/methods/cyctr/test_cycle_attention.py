@@ -135,18 +135,16 @@ def test_dropped_attention_weights_are_made_up_for_on_average():
 
 def slow_attention(layer, query, given, cross):
     """Equations 1 to 5 with loops over episodes, heads and query tokens."""
-    tokens = layer.norm_support(given.tokens) if layer.by_angle else given.tokens
+    by_angle = isinstance(layer, CosineCycleAttention)
+    tokens = layer.norm_support(given.tokens) if by_angle else given.tokens
     q, k, v = layer.q(query), layer.k(tokens), layer.v(tokens)
-    if layer.mark is not None:
-        signs = torch.tensor([[1.0 if flag else -1.0 for flag in row] for row in given.is_foreground.tolist()])
-        v = v + signs[..., None] * layer.mark
     width = q.shape[-1] // layer.heads
     out = torch.zeros_like(q)
     for b in range(len(q)):
         for head in range(layer.heads):
             part = slice(head * width, (head + 1) * width)
             affinity = q[b, :, part] @ k[b, :, part].T / math.sqrt(width)  # (hw, N)
-            if matching == "cosine":
+            if by_angle:
                 one, other = q[b, :, part].norm(dim=1), k[b, :, part].norm(dim=1)
                 affinity = layer.sharpness[head].exp() * math.sqrt(width) * affinity / (one[:, None] * other)
             keep = slow_consistency(affinity, given.is_foreground[b], given.valid[b])
