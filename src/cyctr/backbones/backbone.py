@@ -46,6 +46,8 @@ class Backbone(nn.Module):
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
+        if config.tuned and config.trained:
+            raise ConfigError(f"backbone.trained is {config.trained} and backbone.tuned is true; a backbone learns in one way")
         self.config = config
         self.body, mean, std = _create_body(config)
         if config.stride_in_1x1:

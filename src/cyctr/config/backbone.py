@@ -52,8 +52,6 @@ class BackboneConfig:
             value = getattr(self, name)
             require(value is None or len(value) == 3, f"model.backbone.{name}", value, "three numbers, for red, green and blue")
         require(0 <= self.trained <= 9, "model.backbone.trained", self.trained, "0 to 9 feature levels")
-        both = self.tuned and self.trained > 0
-        require(not both, "model.backbone.trained", self.trained, "0 where model.backbone.tuned is true: it learns in one way")
         require(-32 <= (self.offset or 0) <= 32, "model.backbone.offset", self.offset, "-32 to 32 pixels")
         require(self.std is None or min(self.std) > 0, "model.backbone.std", self.std, "three positive numbers")
         counts = {3, len(self.taps or (0, 0, 0))}
