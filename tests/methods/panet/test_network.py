@@ -10,8 +10,9 @@ from cyctr.backbones.backbone import Backbone
 from cyctr.checkpoint import load_model
 from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError
-from cyctr.methods.panet.config import PAPER, Config, LossConfig, ModelConfig, preset
+from cyctr.methods.panet.config import PAPER, Config, LossConfig, ModelConfig
 from cyctr.methods.panet.network import PANet
+from cyctr.methods.recipes import recipes_of
 from cyctr.types import IGNORE, Features
 
 TINY = BackboneConfig("tiny", taps=(-1,), trained=9, last_relu=False)
@@ -193,8 +194,8 @@ def test_a_model_that_cannot_be_is_refused(part, value, words):
 
 
 def test_its_recipe_is_that_of_the_paper():
-    assert preset("paper") is PAPER
+    assert recipes_of("panet").preset() == PAPER
     assert (PAPER.optimizer.backbone, PAPER.optimizer.backbone_rate, PAPER.optimizer.momentum) == ("sgd", 1e-3, 0.9)
     assert (PAPER.training.steps, PAPER.training.batch) == (30_000, 1)
     with pytest.raises(ConfigError, match="preset is 'best'; expected one of paper, last"):
-        preset("best")
+        recipes_of("panet").preset("best")

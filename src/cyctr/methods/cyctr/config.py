@@ -297,6 +297,8 @@ BEST = Config(
 """The recipe that generalises best to classes held out of the training classes (`docs/results.md`)."""
 
 PRESETS = {"paper": PAPER, "released": RELEASED, "best": BEST}
+USUAL = "best"
+"""The preset that is trained unless another is named."""
 
 
 def _row(cross: Cross = "cycle", layers: int = 2, dim: int = 128, mixer: Mixer = "transformer") -> ModelConfig:

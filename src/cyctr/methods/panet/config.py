@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 
 from cyctr.config import AugmentationConfig, BackboneConfig, BackboneOnly, OptimizerConfig, Recipe, TrainingConfig, setting
 from cyctr.config.fields import require
-from cyctr.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -54,10 +53,3 @@ LAST = replace(PAPER, model=ModelConfig(backbone=replace(ModelConfig().backbone,
 
 PRESETS = {"paper": PAPER, "last": LAST}
 USUAL = "paper"
-
-
-def preset(name: str, dataset: str | None = None) -> Config:
-    """The configuration of that name; the same for every dataset."""
-    if name not in PRESETS:
-        raise ConfigError(f"preset is {name!r}; expected one of {', '.join(PRESETS)}")
-    return PRESETS[name]
