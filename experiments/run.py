@@ -6,8 +6,8 @@ A plan is JSON: {"rows": {NAME: ROW}, "folds": [0, 1, "all", ...], "test": {"spl
 with "flip": true is done once more with answers to mirror images averaged in, with "plain": true once more with nothing
 recognised, with "edges": true once more with answers that follow edges, and again with both edges and mirror images. Or
 "ways": [[], ["edges"], ...] names what is done, and "also": {"shots", "ways"} what is done beside that. Of a ROW, all is
-optional: "method", "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the place of the
-plan's; "watch" scores the test classes, or those held out, each so many
+optional: "method", "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the
+place of the plan's; "watch" scores the test classes, or those held out, each so many
 episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds. A row with "together":
 [NAME, ...] trains nothing: the networks of those rows, whose checkpoints are in --output, answer together, by the mean of
 their log odds.

@@ -44,7 +44,6 @@ class Trainer:
         self.seconds, self.saved = parts.start.seconds, parts.start.saved
         self._recorded = False
         self._recognised: tuple[int, dict[str, Tensor]] | None = None  # with the step that it was made after
-        self._board: Board | None = None
         self._set_off(None, None, None)
 
     @property
