@@ -32,7 +32,6 @@ class Optimization:
         groups = self._groups(model)
         self._kinds = tuple(groups)
         self._optimizers = {kind: self._optimizer(kind, weights) for kind, weights in groups.items() if weights}
-        self._values = [value.detach() for value in self.weights.values()]
         self._average = {name: value.detach().clone() for name, value in self.weights.items()} if config.average else {}
 
     def _groups(self, model: Method[Any]) -> dict[str, dict[str, nn.Parameter]]:
@@ -55,6 +54,11 @@ class Optimization:
             return self._made(config.backbone, weights, config.backbone_rate, config.backbone_decay)
         rate = config.convolution_rate * config.rate_multiplier
         return self._made(config.convolutions, weights, rate, config.convolution_decay)
+
+    @property
+    def _values(self) -> list[Tensor]:
+        """The weights of now: a change of their layout in memory may have given them another place."""
+        return [value.detach() for value in self.weights.values()]
 
     @property
     def tested(self) -> dict[str, Tensor]:
