@@ -29,9 +29,7 @@ R = TypeVar("R", bound=Recipe)
 
 def check_method(name: str, weights: str, device: str, precision: str) -> None:
     """Raises what `open_method` would, as far as that can be known without loading anything."""
-    choose_device(device)
-    if precision not in get_args(Precision):
-        raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+    half_of(choose_device(device), precision)
     if name.partition(":")[0] in REFERENCES:
         check_reference(name)
         backbone_of(weights)
@@ -148,7 +146,7 @@ def open_method(
         flip: average the answers to each episode and to its mirror image.
         edges: let answers follow the edges of the query.
     """
-    half = device.type == "cuda" if precision == "auto" else precision == "bfloat16"
+    half = half_of(device, precision)
     about: dict[str, Any] = {"name": name, "precision": "bfloat16" if half else "float32"}
     if name.partition(":")[0] in REFERENCES:
         config = backbone_of(weights)
@@ -166,6 +164,13 @@ def open_method(
         about["name"] = path.stem
     about |= {option: True for option, wanted in (("flip", flip), ("edges", edges)) if wanted}
     return NetworkMethod(network, device, half, flip, edges), about
+
+
+def half_of(device: torch.device, precision: str) -> bool:
+    """Whether to compute in bfloat16: "auto" does on a GPU."""
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+    return device.type == "cuda" if precision == "auto" else precision == "bfloat16"
 
 
 def is_class(name: str) -> bool:
