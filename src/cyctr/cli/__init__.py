@@ -13,13 +13,14 @@ import typer
 
 import cyctr
 from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
-from cyctr.cli.command import add
+from cyctr.cli.command import Commands, add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
 from cyctr.words import one_line
 
 app = typer.Typer(
     name="cyctr",
+    cls=Commands,
     help="Few-shot segmentation: label a few images of anything, segment it in every other image.",
     no_args_is_help=True,
     add_completion=False,

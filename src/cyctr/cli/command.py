@@ -1,13 +1,14 @@
 """How commands join the command line, and how their help looks: the same for all."""
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 from typer.models import OptionInfo
 
 _ALL = "cyctr.help-all"
@@ -42,6 +43,26 @@ class Command(TyperCommand):
             with formatter.section("Examples"):
                 for line in self.epilog.splitlines():
                     formatter.write(f"{'':{formatter.current_indent}}{line}\n")
+
+
+class Commands(TyperGroup):
+    """All commands. Ctrl-C reaches `main` as an Abort, which it tells of; Typer would end without a word."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _abort_on_interrupt():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _abort_on_interrupt():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _abort_on_interrupt() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise typer.Abort from error
 
 
 def group(help: str) -> typer.Typer:
