@@ -24,11 +24,7 @@ lint: $(READY)  ## check style, types and the direction of imports
 	@$(MAKE) --no-print-directory audit
 
 audit:  ## look for known holes in the dependencies, where their database can be reached
-	@if ! command -v pip-audit > /dev/null; then echo "audit left out: pip-audit is not installed"; exit 0; fi; \
-	found=$$(cat requirements.txt requirements-dev.txt constraints.txt | grep '==' | \
-		pip-audit --disable-pip --no-deps --progress-spinner off --timeout 5 -r /dev/stdin 2>&1); code=$$?; \
-	if [ $$code -eq 0 ] || echo "$$found" | grep -q '^Found '; then echo "$$found"; exit $$code; fi; \
-	echo "audit left out: the database of known holes cannot be reached"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PYTHON) .ci/audit.py
 
 format: $(READY)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
