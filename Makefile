@@ -36,10 +36,11 @@ bench: $(READY)  ## time the network on this machine, write benchmarks/network-D
 clean:  ## remove the environment and what the demo wrote
 	rm -rf $(VENV) demo
 
-$(READY): requirements.txt requirements-dev.txt constraints.txt pyproject.toml
+$(READY): requirements.txt requirements-dev.txt constraints.txt hashes.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; run: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r hashes.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)
