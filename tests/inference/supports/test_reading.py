@@ -31,7 +31,8 @@ from labelled_folders import (
 
 from cyctr.errors import ConfigError, DataError
 from cyctr.inference.inputs import Box, Polygons, to_image, to_label
-from cyctr.inference.supports.reading import Labelled, find_supports
+from cyctr.inference.supports.labelled import Labelled
+from cyctr.inference.supports.reading import find_supports
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from cyctr.inference.result import ImageResult
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.segmenter import Segmenter
 from cyctr.inference.supports.encoded import EncodedSupport
-from cyctr.inference.supports.reading import Labelled
+from cyctr.inference.supports.labelled import Labelled
 from cyctr.limits import JPEG_SIDE, OVERLAY_PIXELS
 from cyctr.visual.contact import fitted
 from cyctr.words import counted
