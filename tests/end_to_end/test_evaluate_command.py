@@ -18,7 +18,8 @@ from cyctr.config import AugmentationConfig, Config, TrainingConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.episodes.sampler import Sampler
 from cyctr.evaluation import protocol
-from cyctr.evaluation.results import Results, RunKey, fold_table
+from cyctr.evaluation.results import Results, RunKey
+from cyctr.evaluation.tables import fold_table
 from cyctr.storage import locked
 
 COMMANDS = ["evaluate", "merge", "episodes", "data", "data check", "data info"]

@@ -77,8 +77,9 @@ def evaluate(
     from cyctr import config
     from cyctr.devices import episodes_together
     from cyctr.evaluation.answering import check_method, input_size
-    from cyctr.evaluation.results import Results, markdown, write_text
+    from cyctr.evaluation.results import Results, write_text
     from cyctr.evaluation.run import draw_pictures, prepare
+    from cyctr.evaluation.tables import markdown
 
     if encode not in ("once", "always"):
         raise ConfigError(f"--encode is {encode!r}; expected once or always")
@@ -185,7 +186,7 @@ def _save_if_possible(results: "Results", path: Path) -> None:
 
 
 def _show(results: "Results") -> None:
-    from cyctr.evaluation.results import class_table, fold_table, learned_classes
+    from cyctr.evaluation.tables import class_table, fold_table, learned_classes
 
     for rows in (fold_table(results), class_table(results)):
         options.print_table(rows)
@@ -232,8 +233,9 @@ def merge(
     force: Annotated[bool, typer.Option("--force", help="Replace the results in OUTPUT.")] = False,
 ) -> None:
     """Join the results of several `cyctr evaluate --part` processes."""
-    from cyctr.evaluation.results import Results, markdown, write_text
+    from cyctr.evaluation.results import Results, write_text
     from cyctr.evaluation.results import merge as merge_results
+    from cyctr.evaluation.tables import markdown
 
     files = [file for part in parts for file in (_part_files(part) if part.is_dir() else [part])]
     output = output or files[0].parent

@@ -54,7 +54,8 @@ def pascal(
 
 
 def _print(report: "Report") -> None:
-    from cyctr.datasets.prepare_pascal import OFFICIAL, Fate
+    from cyctr.datasets.pascal_masks import Fate
+    from cyctr.datasets.prepare_pascal import OFFICIAL
 
     masks, links = report.masks, report.links
     print(f"PASCAL-5^i in {report.output}")

@@ -16,7 +16,8 @@ from cyctr.devices import choose_device, free_memory
 from cyctr.errors import ConfigError
 from cyctr.evaluation.answering import check_method, open_method
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
-from cyctr.evaluation.results import Results, RunKey, class_table, description, differences, fold_table, write_text
+from cyctr.evaluation.results import Results, RunKey, description, differences, write_text
+from cyctr.evaluation.tables import class_table, fold_table
 from cyctr.visual.contact import Block, tile
 from cyctr.visual.draw import BLUE, GREEN, RED
 from cyctr.visual.page import Section, page

@@ -30,7 +30,8 @@ from labelled_folders import (
 )
 
 from cyctr.errors import ConfigError, DataError
-from cyctr.inference.inputs import Box, Polygons, to_image, to_label
+from cyctr.inference.inputs import to_image, to_label
+from cyctr.inference.shapes import Box, Polygons
 from cyctr.inference.supports.labelled import Labelled
 from cyctr.inference.supports.reading import find_supports
 

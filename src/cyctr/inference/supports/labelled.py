@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from cyctr.inference.inputs import Box, Polygons
+from cyctr.inference.shapes import Box, Polygons
 
 
 @dataclass(frozen=True)

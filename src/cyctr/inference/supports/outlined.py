@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cyctr.datasets.instances import read_marks
+from cyctr.datasets.coco_json import read_marks
 from cyctr.datasets.listing import subfolders
 from cyctr.errors import DataError
-from cyctr.inference.inputs import Polygons
+from cyctr.inference.shapes import Polygons
 from cyctr.inference.supports.labelled import Found, Labelled
 from cyctr.inference.supports.outlines import coco_outlines, is_coco, joined, labelme_shapes, read_documents
 from cyctr.inference.supports.pairing import images_in

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cyctr import json_files
-from cyctr.datasets.instances import Picture, shapes_of
+from cyctr.datasets.coco_json import Picture, shapes_of
 from cyctr.errors import DataError
 from cyctr.images.imaging import image_size
-from cyctr.inference.inputs import Box, Polygons
+from cyctr.inference.shapes import Box, Polygons
 from cyctr.limits import RUNS
 
 Outline = tuple[tuple[float, float], ...]
