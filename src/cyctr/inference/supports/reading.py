@@ -12,6 +12,7 @@ from cyctr.datasets.own_folder import IMAGES, MASKS
 from cyctr.errors import ConfigError, DataError
 from cyctr.images.imaging import find_images
 from cyctr.inference.inputs import to_image, to_label
+from cyctr.inference.supports.encoded import read_support
 from cyctr.inference.supports.labelled import Found, Labelled
 from cyctr.inference.supports.mask_values import by_values, of_one_class
 from cyctr.inference.supports.outlined import from_above, from_coco, from_labelme
@@ -23,22 +24,37 @@ _PARTS = (IMAGES, MASKS, "annotations")
 
 
 @dataclass(frozen=True)
+class LabelledClasses:
+    """The labelled images that were found, by class.
+
+    Attributes:
+        classes: the labelled images of each class, one or more, each of which can be read; or the file of a saved support.
+        problems: a line for each file that was passed over, and why.
+    """
+
+    classes: dict[str, tuple[Labelled, ...] | Path]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class SupportFolder:
     """What a folder holds.
 
     Attributes:
         classes: the supports of each class, one or more, sorted by name; each has been read once and can be used.
         problems: a line for each file that was passed over, and why.
+        lost: why nothing is left of a class, for each class of which nothing is.
     """
 
     classes: dict[str, tuple[Labelled, ...]]
     problems: tuple[str, ...]
+    lost: dict[str, str]
 
 
-def find_supports(folder: Path, classes: Sequence[str] | None = None) -> SupportFolder:
-    """The labelled images of a folder, by class.
+def read_supports(*places: str | Path, classes: Sequence[str] | None = None) -> LabelledClasses:
+    """The labelled images of folders, and the files of saved supports, by class.
 
-    The first of these layouts that is there counts:
+    In a folder, the first of these layouts that is there counts:
 
     - images/NAME.jpg and masks/NAME.png, or masks/CLASS/NAME.png with a mask for each class. Without images/, the images
       lie in the folder itself.
@@ -52,37 +68,61 @@ def find_supports(folder: Path, classes: Sequence[str] | None = None) -> Support
     which classes.txt names on a line each, from 1 on; without it they are called by their numbers. See `to_label`.
 
     Args:
-        folder: where.
+        places: folders of labelled images, and files that `EncodedSupport.save` wrote.
         classes: the classes wanted, in this order; None takes all, as they come.
 
     Raises:
-        DataError: nothing labelled is left, or nothing of a class that was asked for.
-        ConfigError: `classes` names something that is not there.
+        DataError: a folder holds nothing labelled, or nothing is left of a class that was asked for.
+        ConfigError: `classes` names something that is not there, or a class comes from two places.
     """
+    if not places:
+        raise ConfigError("no place was given; expected folders of labelled images, or files of saved supports")
+    if classes is not None and not classes:
+        raise ConfigError("classes is empty; name one class or more, or leave it out to take them all")
+    found: dict[str, tuple[Labelled, ...] | Path] = {}
+    problems: list[str] = []
+    lost: dict[str, str] = {}
+    for path in map(Path, places):
+        own: dict[str, tuple[Labelled, ...] | Path] = {}
+        if path.is_file():
+            own[read_support(path).name] = path
+        else:
+            folder = find_supports(path)
+            own.update(folder.classes)
+            problems += folder.problems
+            lost |= {name: f"{path}: no labelled image of {name} is left; {why}" for name, why in folder.lost.items()}
+        if twice := [name for name in own if name in found and (classes is None or name in classes)]:
+            raise ConfigError(f"class {twice[0]!r} comes from two supports; rename one, or give one of them")
+        found |= own
+    for name in classes or ():
+        if name not in found and name in lost:
+            raise DataError(lost[name])
+        if name not in found:
+            shown = listed(sorted(found))
+            raise ConfigError(f"there is no class {name!r}; the supports show {shown}: choose among these")
+    return LabelledClasses({name: found[name] for name in classes or found}, tuple(dict.fromkeys(problems)))
+
+
+def find_supports(folder: Path) -> SupportFolder:
+    """The labelled images of one folder; see `read_supports`."""
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "no such folder"
         raise DataError(f"{folder}: {what}; expected labelled images: {LAYOUT}")
-    if classes is not None and not classes:
-        raise ConfigError("classes is empty; name one class or more, or leave it out to take them all")
     problems: list[str] = []
-    found = _search(folder, problems)
-    unknown = [name for name in classes or () if name not in found]
-    if unknown and found:
-        raise ConfigError(f"class {unknown[0]} is not in {folder}; it holds {listed(list(found))}: choose among these")
-    wanted = found if classes is None else {name: found[name] for name in classes if name in found}
     kept: dict[str, tuple[Labelled, ...]] = {}
+    lost: dict[str, str] = {}
     sizes: dict[Path, tuple[int, int] | None] = {}
-    for name, supports in wanted.items():
+    for name, supports in _search(folder, problems).items():
         passed: list[str] = []
         usable = tuple(each for each in supports if _usable(each, sizes, passed))
-        if not usable and classes is not None:
-            raise DataError(f"{folder}: no labelled image of {name} is left; {_why(passed or problems)}")
         problems += passed
         if usable:
             kept[name] = usable
+        else:
+            lost[name] = _why(passed)
     if not kept:
         raise DataError(f"{folder}: no labelled image is left; {_why(problems)}")
-    return SupportFolder(kept, tuple(dict.fromkeys(problems)))
+    return SupportFolder(kept, tuple(dict.fromkeys(problems)), lost)
 
 
 def _why(problems: Sequence[str]) -> str:
