@@ -13,12 +13,13 @@ import typer
 
 import cyctr
 from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
-from cyctr.cli.command import add
+from cyctr.cli.command import Group, add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
 from cyctr.words import one_line
 
 app = typer.Typer(
+    cls=Group,
     name="cyctr",
     help="Few-shot segmentation: label a few images of anything, segment it in every other image.",
     no_args_is_help=True,
@@ -32,10 +33,10 @@ add(app, "explain", explain.explain, explain.EXAMPLES)
 app.add_typer(support.app, name="support")
 add(app, "demo", demo.demo, demo.EXAMPLES)
 add(app, "info", info.info, info.EXAMPLES)
-add(app, "episodes", episodes.episodes)
-add(app, "evaluate", evaluate.evaluate)
-add(app, "train", train.train)
-add(app, "merge", evaluate.merge)
+add(app, "episodes", episodes.episodes, episodes.EXAMPLES)
+add(app, "evaluate", evaluate.evaluate, evaluate.EXAMPLES, evaluate.LISTS)
+add(app, "train", train.train, train.EXAMPLES, train.LISTS)
+add(app, "merge", evaluate.merge, evaluate.MERGE_EXAMPLES)
 add(app, "convert-release", convert.convert_release, convert.EXAMPLES)
 app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 _SAVE_SECONDS, _TELL_SECONDS = 20, 30
 _OTHERS = ("results.md", "index.html")
 
+EXAMPLES = (
+    "cyctr evaluate --data VOC2012 --method lite0 --shots 1,5",
+    "cyctr evaluate --data VOC2012 --method runs/fold0/best.safetensors --folds 0 --output fold0",
+    "cyctr evaluate --data VOC2012 --method prototype --protocol pfenet --seeds 0-4 --resume",
+)
+MERGE_EXAMPLES = ("cyctr merge evaluation", "cyctr merge results-1of2.json results-2of2.json --output whole")
+LISTS = {
+    "Episodes": ("folds", "seeds", "episodes", "split", "order", "smallest", "drop_novel"),
+    "How images are looked at": ("weights", "size", "flip", "edges"),
+    "How it runs": ("device", "precision", "batch", "workers", "part", "encode", "pictures"),
+}
+
 
 @options.takes_data()
 def evaluate(

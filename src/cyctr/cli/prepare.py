@@ -5,20 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cyctr.cli.command import add, group
+
 if TYPE_CHECKING:
     from cyctr.datasets.prepare_pascal import Report
 
-app = typer.Typer(no_args_is_help=True)
+app = group("Bring a dataset into the layout that training and evaluation read.")
 
 _NAMED = 5  # of the things a heading speaks of
 
 
-@app.callback()
-def prepare() -> None:
-    """Bring a dataset into the layout that training and evaluation read."""
-
-
-@app.command()
 def pascal(
     voc: Annotated[Path, typer.Option(help="PASCAL VOC 2012: the folder with JPEGImages, or one above it.")],
     sbd: Annotated[Path, typer.Option(help="SBD: the folder with cls, or one above it.")],
@@ -72,3 +68,11 @@ def _print(report: "Report") -> None:
         print(f"  {heading}: {len(names):,}")
         print("".join(f"    {name}\n" for name in names[:_NAMED]), end="")
         print(f"    and {len(names) - _NAMED:,} more\n" if len(names) > _NAMED else "", end="")
+
+
+add(
+    app,
+    "pascal",
+    pascal,
+    ("cyctr prepare pascal --voc VOC2012 --sbd SBD", "cyctr prepare pascal --voc VOC2012 --sbd SBD --output pascal --download"),
+)
