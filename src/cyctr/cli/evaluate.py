@@ -127,7 +127,7 @@ def evaluate(
             for name in _OTHERS:  # of the results that are about to change
                 (output / name).unlink(missing_ok=True)
         results.save(path)  # says at once when it cannot be written
-        together = batch or episodes_together(job.device, max(setting.shots for setting in job.settings))
+        together = batch or episodes_together(job.device, max(one.shots for one in job.run_keys))
         stopped = _run(job, answer, results, path, together, workers or os.cpu_count() or 2, encode == "once")
     _show(results)
     if stopped:

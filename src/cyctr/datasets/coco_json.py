@@ -17,7 +17,7 @@ _FARTHEST = 1e6  # a polygon is walked in steps of a fifth of a pixel, so a poin
 
 
 @dataclass(slots=True)
-class Picture:
+class MarkedImage:
     """An image of the JSON: its file, its (height, width), and what is marked in it: (title, class, is a crowd, outline)."""
 
     file: str
@@ -28,7 +28,7 @@ class Picture:
 Shape = list[float] | dict[str, Any]
 
 
-def read_marks(document: dict[str, Any]) -> tuple[list[str], list[Picture], list[str]]:
+def read_marks(document: dict[str, Any]) -> tuple[list[str], list[MarkedImage], list[str]]:
     """The names of the classes, the images in which something is marked, by id, and why things were left out.
 
     Args:
@@ -65,9 +65,9 @@ def _read_categories(listed: list[Any], problems: list[str]) -> tuple[list[str],
     return names, numbers | {ids[name]: number for number, name in enumerate(names)}
 
 
-def _read_images(listed: list[Any], problems: list[str]) -> dict[int, Picture | None]:
+def _read_images(listed: list[Any], problems: list[str]) -> dict[int, MarkedImage | None]:
     """The images by id; None for one that was left out."""
-    pictures: dict[int, Picture | None] = {}
+    pictures: dict[int, MarkedImage | None] = {}
     ids: dict[str, int] = {}
     for place, image in enumerate(listed):
         known = image if isinstance(image, dict) else {}
@@ -92,7 +92,7 @@ def _read_images(listed: list[Any], problems: list[str]) -> dict[int, Picture | 
             problems.append(f"images {ids[key]} and {number} are both called {key}; rename or remove one")
         else:
             ids[key] = number
-            pictures[number] = Picture(file, (height, width))
+            pictures[number] = MarkedImage(file, (height, width))
     return pictures
 
 
@@ -104,7 +104,7 @@ def _inside(file: str) -> str:
 
 
 def _assign(
-    annotations: list[Any], numbers: dict[int, int | None], pictures: dict[int, Picture | None], problems: list[str]
+    annotations: list[Any], numbers: dict[int, int | None], pictures: dict[int, MarkedImage | None], problems: list[str]
 ) -> None:
     """Hands each annotation to its image; those of what was left out go with it."""
     for place, annotation in enumerate(annotations):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cyctr import json_files
-from cyctr.datasets.coco_json import Picture, Shape, read_marks, shapes_of, uncompressed
+from cyctr.datasets.coco_json import MarkedImage, Shape, read_marks, shapes_of, uncompressed
 from cyctr.datasets.dataset import OnProgress
 from cyctr.datasets.derived import Arrays, cache_file, cached_arrays
 from cyctr.datasets.index import Index, Integers, fingerprint
@@ -55,7 +55,7 @@ class Content:
     def of(
         cls,
         names: Sequence[str],
-        images: Sequence["Picture"],
+        images: Sequence["MarkedImage"],
         pairs: Sequence[tuple[int, int, int, bytes, bytes]],
         problems: Sequence[str],
     ) -> "Content":
@@ -141,7 +141,7 @@ def _compile(path: Path, progress: OnProgress | None) -> Content:
     """Draws all masks of a JSON, those of one class in one image as one."""
     masks = _drawing()
     names, marked, problems = read_marks(_parse(path))
-    kept: list[Picture] = []
+    kept: list[MarkedImage] = []
     pairs: list[tuple[int, int, int, bytes, bytes]] = []
     for done, picture in enumerate(marked, 1):
         shapes: dict[int, tuple[list[Shape], list[Shape]]] = {}

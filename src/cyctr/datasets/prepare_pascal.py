@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cyctr.datasets import archives
-from cyctr.datasets.archives import OnStep
+from cyctr.datasets.archives import OnStage
 from cyctr.datasets.parallel import in_threads
 from cyctr.datasets.pascal import IMAGES, LISTS, MASKS, PLACES, read_list
 from cyctr.datasets.pascal_masks import Fate, Maker, fate_of, mat_reader, unwritable
@@ -60,7 +60,7 @@ def prepare_pascal(
     output: Path | None = None,
     download: bool = False,
     force: bool = False,
-    progress: OnStep | None = None,
+    progress: OnStage | None = None,
 ) -> Report:
     """Makes the PASCAL-5^i layout and reports on it.
 
@@ -190,7 +190,7 @@ _VOC = _Source("VOC 2012", PLACES, (IMAGES, _VOC_MASKS))
 _SBD = _Source("SBD", (".", "dataset", "benchmark_RELEASE/dataset"), (_SBD_MASKS,))
 
 
-def _obtain(source: _Source, folder: Path, download: bool, tell: OnStep) -> Path:
+def _obtain(source: _Source, folder: Path, download: bool, tell: OnStage) -> Path:
     """The folder of a dataset: found, or fetched, or else an error that says what was looked for."""
     found = source.find(folder)
     if found is not None:

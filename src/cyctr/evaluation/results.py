@@ -81,7 +81,7 @@ class Results:
     """All runs of one method on one dataset under one protocol.
 
     Attributes:
-        conditions: everything that decides the numbers; two results with equal settings can be merged or resumed.
+        conditions: everything that decides the numbers; two results with equal conditions can be merged or resumed.
         runs: by fold, shots and seed.
         sessions: of each process that added to them, what does not decide the numbers: versions, machine, seconds.
     """
@@ -97,12 +97,12 @@ class Results:
         """Writes `results.json` in one step."""
         runs = [
             {
-                **setting._asdict(),
-                **_described(run, self.classes, setting.fold),
+                **run_key._asdict(),
+                **_described(run, self.classes, run_key.fold),
                 "columns": _COLUMNS,
                 "episodes": _stand_in(place),
             }
-            for place, (setting, run) in enumerate(sorted(self.runs.items()))
+            for place, (run_key, run) in enumerate(sorted(self.runs.items()))
         ]
         content = {
             "format": _FORMAT,
@@ -150,7 +150,7 @@ class Results:
     def summary(self) -> list[dict[str, Any]]:
         """For each number of shots: mIoU and FB-IoU of every fold and their means, averaged over seeds, in percent."""
         rows = []
-        for shots in sorted({setting.shots for setting in self.runs}):
+        for shots in sorted({run_key.shots for run_key in self.runs}):
             chosen = {s: run for s, run in self.runs.items() if s.shots == shots and run.rows}
             if not chosen:
                 continue
@@ -215,12 +215,12 @@ def merge(parts: Sequence[Results]) -> Results:
         differing = differences(whole.conditions, part.conditions)
         if differing:
             raise DataError(f"these results were made with other settings ({'; '.join(differing)}); merge equal ones only")
-        for setting, run in part.runs.items():
-            own = whole.runs.setdefault(setting, Run(run.wanted, run.images, run.pairs, classes=run.classes))
+        for run_key, run in part.runs.items():
+            own = whole.runs.setdefault(run_key, Run(run.wanted, run.images, run.pairs, classes=run.classes))
             own.wanted = max(own.wanted, run.wanted)
             for number, row in run.rows.items():
                 if own.rows.setdefault(number, row) != row:
-                    raise DataError(f"episode {number} of {setting} differs between the results; they cannot be merged")
+                    raise DataError(f"episode {number} of {run_key} differs between the results; they cannot be merged")
     return whole
 
 

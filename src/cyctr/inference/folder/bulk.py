@@ -12,7 +12,7 @@ from cyctr.errors import DataError
 from cyctr.formats import Found, Writer
 from cyctr.images.imaging import write_image
 from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger, picture
-from cyctr.inference.folder.queries import Query
+from cyctr.inference.folder.queries import QueryFile
 from cyctr.inference.result import ImageResult
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.segmenter import Segmenter
@@ -27,14 +27,14 @@ _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, e
 def segment_folder(
     segmenter: Segmenter,
     supports: Mapping[str, EncodedSupport],
-    queries: Sequence[Query],
+    queries: Sequence[QueryFile],
     ledger: Ledger,
     writer: Writer,
     *,
     overlapping: bool = False,
     pictures: Sequence[str] = (OVERLAYS,),
     batch: int | None = None,
-    on_image: Callable[[Query, str | None], None] = lambda query, problem: None,
+    on_image: Callable[[QueryFile, str | None], None] = lambda query, problem: None,
     options: SegmentOptions | None = None,
 ) -> dict[str, str]:
     """Segments images and writes what it finds; returns, by key, the problem of each that cannot be read or written.
@@ -100,7 +100,7 @@ def _is_of_its_name(error: BaseException | None) -> bool:
     return error is not None and error.errno in _NAME_ERRORS
 
 
-def _record(query: Query, result: ImageResult, masks: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
+def _record(query: QueryFile, result: ImageResult, masks: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
     height, width = result.image.shape[:2]
     classes = {
         name: {

@@ -12,7 +12,7 @@ from typing import Any
 from cyctr import json_files
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import Writer
-from cyctr.inference.folder.queries import MADE_BY, OURS, RUN, Query, apart
+from cyctr.inference.folder.queries import MADE_BY, OURS, RUN, QueryFile, apart
 from cyctr.storage import write_atomically
 from cyctr.words import counted
 
@@ -70,7 +70,7 @@ class Ledger:
         _write(folder / RUN, wanted)
         return ledger
 
-    def named(self, queries: Sequence[Query]) -> list[Query]:
+    def named(self, queries: Sequence[QueryFile]) -> list[QueryFile]:
         """The queries by the keys that earlier runs gave them, new ones by keys that are free."""
         known = {place: key for key, (place, _, _) in self.stamps.items()}
         new = [query for query in queries if self._place(query) not in known]
@@ -100,11 +100,11 @@ class Ledger:
 
     def remaining(
         self,
-        queries: Iterable[Query],
+        queries: Iterable[QueryFile],
         writer: Writer,
         pictures: Sequence[str] = (),
         complain: Callable[[str], None] = lambda problem: None,
-    ) -> list[Query]:
+    ) -> list[QueryFile]:
         """The queries that are new or have changed since, or of whose files one is missing.
 
         Args:
@@ -122,11 +122,11 @@ class Ledger:
             )
         return [query for query in todo if query not in edited]
 
-    def written(self, query: Query, writer: Writer) -> bool:
+    def written(self, query: QueryFile, writer: Writer) -> bool:
         """Whether all masks of a query are there, and of the image as it is now."""
         return self.stamps.get(query.key) == self.stamp(query) and writer.done(query.key)
 
-    def _drawn(self, query: Query, pictures: Sequence[str]) -> bool:
+    def _drawn(self, query: QueryFile, pictures: Sequence[str]) -> bool:
         return all((self.folder / picture(kind, query.key)).is_file() for kind in pictures)
 
     def _edited(self, key: str) -> list[str]:
@@ -136,7 +136,7 @@ class Ledger:
             name for name, digest in known.items() if (self.folder / name).is_file() and _digest(self.folder / name) != digest
         ]
 
-    def stamp(self, query: Query) -> Stamp:
+    def stamp(self, query: QueryFile) -> Stamp:
         """By which the file of a query is known again while nobody has written to it."""
         try:
             status = query.path.stat()
@@ -144,7 +144,7 @@ class Ledger:
             return self._place(query), 0, 0
         return self._place(query), status.st_size, status.st_mtime_ns
 
-    def _place(self, query: Query) -> str:
+    def _place(self, query: QueryFile) -> str:
         try:
             return os.path.relpath(query.path, self.folder)  # all may be moved together
         except ValueError:  # on another drive

@@ -20,7 +20,7 @@ _WRITTEN = (".png", ".jpg", ".json", ".txt", ".npz")  # endings of what is writt
 _LONGEST = 160  # bytes of a key's last part; a file's name may have 255
 
 
-class Query(NamedTuple):
+class QueryFile(NamedTuple):
     """An image to segment, and what its files are called: a relative path without ending."""
 
     path: Path
@@ -29,7 +29,7 @@ class Query(NamedTuple):
 
 def find_queries(
     given: Sequence[Path], passed_over: Sequence[Path] = (), complain: Callable[[str], None] | None = None
-) -> list[Query]:
+) -> list[QueryFile]:
     """The images that paths name, files as they are, folders with all below them, in the order of their names.
 
     Args:
@@ -54,7 +54,7 @@ def find_queries(
         for line in aside.lines():
             complain(line)
     keys = _keys([name for _, name in found.values()])
-    return [Query(path, key) for (path, _), key in zip(found.values(), keys, strict=True)]
+    return [QueryFile(path, key) for (path, _), key in zip(found.values(), keys, strict=True)]
 
 
 @dataclass

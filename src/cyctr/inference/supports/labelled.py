@@ -21,4 +21,4 @@ class Labelled:
     class_id: int | None
 
 
-Found = dict[str, list[Labelled]]
+ByClass = dict[str, list[Labelled]]

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from cyctr.datasets.own_folder import NAMES, ONLY_CLASS, class_names
 from cyctr.errors import DataError
 from cyctr.images.imaging import read_values
-from cyctr.inference.supports.labelled import Found, Labelled
+from cyctr.inference.supports.labelled import ByClass, Labelled
 from cyctr.types import IGNORE
 from cyctr.words import counted, listed
 
@@ -21,7 +21,7 @@ _INSIDE = 0.1  # share of its pixels that a region has inside; of 3 x 3 pixels i
 _LOSSY = (".jpg", ".jpeg")
 
 
-def by_values(folder: Path, pairs: Mapping[Path, Path], given: str | None, problems: list[str]) -> Found:
+def by_values(folder: Path, pairs: Mapping[Path, Path], given: str | None, problems: list[str]) -> ByClass:
     """The classes that the values of masks stand for."""
     if given is not None:
         return {given: supports} if (supports := of_one_class(pairs, problems)) else {}
@@ -38,7 +38,7 @@ def by_values(folder: Path, pairs: Mapping[Path, Path], given: str | None, probl
             else:
                 supports.append(Labelled(image, pairs[image], None))
         return {name: supports} if supports else {}
-    found: Found = {}
+    found: ByClass = {}
     for value in [value for value in values if value != IGNORE]:
         holders = [image for image, own in held.items() if value in own]
         if names is not None and value > len(names):

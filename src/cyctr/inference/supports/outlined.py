@@ -9,13 +9,13 @@ from cyctr.datasets.coco_json import read_marks
 from cyctr.datasets.listing import subfolders
 from cyctr.errors import DataError
 from cyctr.inference.shapes import Polygons
-from cyctr.inference.supports.labelled import Found, Labelled
+from cyctr.inference.supports.labelled import ByClass, Labelled
 from cyctr.inference.supports.outlines import coco_outlines, is_coco, joined, labelme_shapes, read_documents
 from cyctr.inference.supports.pairing import images_in
 from cyctr.words import counted, listed
 
 
-def from_labelme(documents: Mapping[Path, tuple[Path, dict[str, Any]]], given: str | None, problems: list[str]) -> Found:
+def from_labelme(documents: Mapping[Path, tuple[Path, dict[str, Any]]], given: str | None, problems: list[str]) -> ByClass:
     """Image -> its JSON, as supports of each label."""
     marks = {image: labelme_shapes(path, image, document, problems) for image, (path, document) in documents.items()}
     labels = list(dict.fromkeys(label for shapes in marks.values() for label, _ in shapes))
@@ -27,14 +27,14 @@ def from_labelme(documents: Mapping[Path, tuple[Path, dict[str, Any]]], given: s
             return {}
         marks = {image: [(given, shape) for label, shape in shapes if label in own] for image, shapes in marks.items()}
         labels = [given] if own else []
-    found: Found = {label: [] for label in sorted(labels)}
+    found: ByClass = {label: [] for label in sorted(labels)}
     for image, shapes in marks.items():
         for label in dict.fromkeys(label for label, _ in shapes):
             found[label].append(Labelled(image, joined([shape for name, shape in shapes if name == label]), None))
     return {label: supports for label, supports in found.items() if supports}
 
 
-def from_coco(documents: Mapping[Path, dict[str, Any]], folder: Path, problems: list[str]) -> Found:
+def from_coco(documents: Mapping[Path, dict[str, Any]], folder: Path, problems: list[str]) -> ByClass:
     """What COCO files in a folder mark, in images beside them or in a subfolder."""
     found: dict[str, dict[Path, Labelled]] = {}
     for path in [path for path, document in documents.items() if not is_coco(document)]:
@@ -58,7 +58,7 @@ def from_coco(documents: Mapping[Path, dict[str, Any]], folder: Path, problems: 
     return _in_order(found)
 
 
-def from_above(folder: Path, problems: list[str]) -> Found:
+def from_above(folder: Path, problems: list[str]) -> ByClass:
     """What COCO files one level above a folder mark in its images."""
     above = Path(os.path.abspath(folder)).parent
     found: dict[str, dict[Path, Labelled]] = {}
@@ -86,7 +86,7 @@ def _add(
             found[name][image] = Labelled(image, polygons, None)
 
 
-def _in_order(found: Mapping[str, Mapping[Path, Labelled]]) -> Found:
+def _in_order(found: Mapping[str, Mapping[Path, Labelled]]) -> ByClass:
     return {name: [supports[image] for image in sorted(supports)] for name, supports in found.items() if supports}
 
 

@@ -13,7 +13,7 @@ from cyctr.errors import ConfigError, DataError
 from cyctr.images.imaging import find_images
 from cyctr.inference.inputs import to_image, to_label
 from cyctr.inference.supports.encoded import read_support
-from cyctr.inference.supports.labelled import Found, Labelled
+from cyctr.inference.supports.labelled import ByClass, Labelled
 from cyctr.inference.supports.mask_values import by_values, of_one_class
 from cyctr.inference.supports.outlined import from_above, from_coco, from_labelme
 from cyctr.inference.supports.outlines import is_coco, read_documents
@@ -149,7 +149,7 @@ def _usable(support: Labelled, sizes: dict[Path, tuple[int, int] | None], proble
         return False
 
 
-def _search(folder: Path, problems: list[str]) -> Found:
+def _search(folder: Path, problems: list[str]) -> ByClass:
     """The labelled images of the folder itself; if there are none, those of its subfolders; else by a COCO file above."""
     found = _labelled(folder, None, problems)
     others = [each for each in subfolders(folder) if each.name.lower() not in _PARTS and not _loops(each, folder)]
@@ -164,9 +164,9 @@ def _search(folder: Path, problems: list[str]) -> Found:
     return found
 
 
-def _by_folder(folders: Sequence[Path], problems: list[str]) -> Found:
+def _by_folder(folders: Sequence[Path], problems: list[str]) -> ByClass:
     """A folder for each class."""
-    found: Found = {}
+    found: ByClass = {}
     for folder in folders:
         try:
             supports = _labelled(folder, folder.name, problems).get(folder.name)
@@ -184,7 +184,7 @@ def _loops(inner: Path, folder: Path) -> bool:
     return place == here or place in here.parents
 
 
-def _labelled(folder: Path, given: str | None, problems: list[str]) -> Found:
+def _labelled(folder: Path, given: str | None, problems: list[str]) -> ByClass:
     """The labelled images of one folder.
 
     Args:
@@ -206,7 +206,7 @@ def _labelled(folder: Path, given: str | None, problems: list[str]) -> Found:
     return _from_flat(folder, images, documents, given, problems)
 
 
-def _from_masks(folder: Path, images: Path, masks: Path, given: str | None, problems: list[str]) -> Found:
+def _from_masks(folder: Path, images: Path, masks: Path, given: str | None, problems: list[str]) -> ByClass:
     """images/ and masks/, of the same names."""
     named = find_images(images, problems.append)
     pairs = matched(named, find_images(masks, problems.append), problems)
@@ -228,7 +228,7 @@ def _from_masks(folder: Path, images: Path, masks: Path, given: str | None, prob
 
 def _from_flat(
     folder: Path, images: Path, documents: Mapping[Path, dict[str, Any]], given: str | None, problems: list[str]
-) -> Found:
+) -> ByClass:
     """Images with masks or LabelMe's JSON beside them."""
     pairs, alone = paired(images_in(images), problems)
     found = by_values(folder, pairs, given, problems)
