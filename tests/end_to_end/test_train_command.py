@@ -383,7 +383,7 @@ def test_settings_are_written_down_and_travel_with_the_network(train, tmp_path):
 
 
 BAD = [
-    (("--fold", "1", "--test-classes", "thing0"), ("fold is 1", "fold 0 alone")),
+    (("--fold", "1", "--test-classes", "thing0"), ("fold is 1", "fold 0 only")),
     (("--fold", "2", "--class-folds", "2"), ("fold is 2", "folds 0 to 1")),
     (
         ("--fold", "all", "--test-classes", "thing1"),

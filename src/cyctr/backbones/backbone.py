@@ -1,4 +1,4 @@
-"""Image -> Features: one adapter over timm's networks, frozen but for what is tuned, at output stride 8."""
+"""Image -> Features: one adapter over timm's networks, frozen except for tuned parts, at output stride 8."""
 
 import copy
 import difflib

@@ -27,7 +27,7 @@ class Command(TyperCommand):
         super().__init__(*args, **{**kwargs, "rich_markup_mode": None})
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """What stands behind the command's name, without braces round what is required."""
+        """The words behind the command's name, without braces round those that are required."""
         return [piece.replace("{", "").replace("}", "") for piece in super().collect_usage_pieces(ctx)]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:

@@ -1,4 +1,4 @@
-"""`cyctr data`: what a dataset holds, and what is wrong with it."""
+"""`cyctr data`: the content and the faults of a dataset."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -74,7 +74,7 @@ def evaluate(
     flip: Annotated[bool, typer.Option("--flip", help="Average the answers to each episode and its mirror image.")] = False,
     edges: Annotated[bool, typer.Option("--edges", help="Let answers follow the edges of the query.")] = False,
     encode: Annotated[
-        str, typer.Option(help="Features of an image: 'once', as far as memory goes, or 'always' anew in each episode.")
+        str, typer.Option(help="Features of an image: 'once', as far as memory goes, or 'always' in each episode.")
     ] = "once",
     pictures: Annotated[int, typer.Option(min=0, help="Episodes shown as best, as median and as worst.")] = 4,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the results in OUTPUT.")] = False,
@@ -146,7 +146,7 @@ def evaluate(
 
 
 def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, workers: int, remember: bool) -> bool:
-    """Runs what is missing behind a bar; whether it was interrupted."""
+    """Runs the missing episodes behind a bar; returns whether it was interrupted."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -115,7 +115,7 @@ def takes_fields(
         only: the fields to take; by default all.
         panels: the title of the list in which a field stands in the help; see `command.Further`.
         usual: what the help says of the default of a field, where that is not the field's own; such a field takes a word
-            after it even where it is true or false, since no flag could say what is usual.
+            after it even where it is true or false, since no flag could show the default.
     """
     from cyctr.config import choices, settings, shown
 
@@ -303,12 +303,12 @@ def read_supports(
     tile: int | None,
     queries: Sequence[Path] = (),
 ) -> "dict[str, EncodedSupport]":
-    """The classes that folders and files show, encoded; what is passed over is said in a line each.
+    """The classes that folders and files show, encoded. Each file that is passed over is named in a note.
 
     Args:
         segmenter: encodes them.
         given: folders of labelled images, and files of `cyctr support save`.
-        classes: names, to take these alone and in this order.
+        classes: names of the classes to take, in this order; None takes all.
         tile: side of the windows to cut around objects.
         queries: images that are to be segmented, and need no mask.
     """

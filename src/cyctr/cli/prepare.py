@@ -24,7 +24,7 @@ def pascal(
 ) -> None:
     """Make PASCAL-5^i from VOC 2012 and SBD: SegmentationClassAug and the lists.
 
-    A mask is VOC's where VOC has one, else SBD's. What is there is kept, so a run that was stopped can be run again.
+    A mask is VOC's where VOC has one, else SBD's. Files that are there are kept, and a run that was stopped can be run again.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn

@@ -76,7 +76,7 @@ def _unpack_into(archive: Archive, folder: Path, tell: OnStage) -> None:
             draft = workspace / archive.file
             _retrieve(archive, draft, folder, tell)
             _check(archive, draft, kept)
-            os.replace(draft, kept)  # so that a full disk costs no second download
+            os.replace(draft, kept)  # a full disk costs no second download
         _unpack(kept, workspace / "content", tell)
         unpacked = workspace / "content" / archive.content
         if not unpacked.is_dir():

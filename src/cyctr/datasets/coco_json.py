@@ -1,4 +1,4 @@
-"""The lists of a COCO JSON -> what is marked in each image, checked; what is wrong with the rest, in a line each."""
+"""The lists of a COCO JSON -> the marked images, checked, and a line for each entry that was left out."""
 
 import math
 import posixpath
@@ -18,7 +18,7 @@ _FARTHEST = 1e6  # a polygon is walked in steps of a fifth of a pixel, so a poin
 
 @dataclass(slots=True)
 class MarkedImage:
-    """An image of the JSON: its file, its (height, width), and what is marked in it: (title, class, is a crowd, outline)."""
+    """An image of the JSON: its file, its (height, width), and its marks as (title, class, is a crowd, outline)."""
 
     file: str
     size: tuple[int, int]

@@ -23,7 +23,7 @@ _PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
 
 @dataclass(frozen=True, eq=False)
 class Shot:
-    """An image and what is marked in it.
+    """An image and its label.
 
     Attributes:
         image: (H, W, 3) RGB.
@@ -40,7 +40,7 @@ class Scene:
 
     Attributes:
         name: of the class, in one word.
-        title: what is marked, in a few words.
+        title: what the object is, in a few words.
         supports: K of them, each with some foreground.
         queries: one or more, each with some foreground.
         source: who made the photograph, and where it comes from.

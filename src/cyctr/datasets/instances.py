@@ -21,7 +21,7 @@ from cyctr.datasets.index import Index, Integers, fingerprint
 from cyctr.errors import DataError
 from cyctr.types import IGNORE, Pixels
 
-_FORMAT = 2  # what is kept of earlier versions may name files outside the folder
+_FORMAT = 2  # files of earlier versions may name images outside the folder
 _ARRAYS = ("sizes", "image", "number", "pixels", "bounds", "runs")
 
 
@@ -77,7 +77,7 @@ class Content:
 
     @classmethod
     def unpacked(cls, arrays: Arrays) -> "Content":
-        """The content of which these are the arrays."""
+        """The content that `packed` has made these arrays of."""
         names, files, problems = map(tuple, json_files.parse(arrays["texts"].tobytes()))
         return cls(names, files, problems, *(arrays[part] for part in _ARRAYS))
 

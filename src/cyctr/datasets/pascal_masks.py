@@ -52,7 +52,7 @@ def read_sbd_mask(path: Path, load_mat: Callable[..., Mapping[str, Any]]) -> Pix
 
 @dataclass(frozen=True)
 class _Made:
-    """What became of one id's mask and image; and of a mask that was not written, what is wrong with it, by heading."""
+    """The fate of one id's mask and image; for a mask that was not written also the faults, by heading."""
 
     mask: Fate | None
     image: Fate | None
@@ -116,7 +116,7 @@ class Maker:
 
 
 def _find_fault(values: Pixels, size: tuple[int, ...]) -> dict[str, str]:
-    """What is wrong with a mask, by heading; `size` is the (height, width) of its image."""
+    """The faults of a mask, by heading; `size` is the (height, width) of its image."""
     found = {}
     if values.shape != size:
         found["masks of another size than the image"] = (
@@ -130,7 +130,7 @@ def _find_fault(values: Pixels, size: tuple[int, ...]) -> dict[str, str]:
 
 
 def fate_of(path: Path, same: bool, force: bool) -> Fate:
-    """What is to become of a file; `same`: it is there, as it should be."""
+    """The fate of a file; `same`: it is there, as it should be."""
     if same:
         return Fate.KEPT
     return Fate.LEFT if os.path.lexists(path) and not force else Fate.WRITTEN

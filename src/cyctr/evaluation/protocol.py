@@ -101,9 +101,9 @@ class Evaluation:
             device: where the method computes.
             batch: episodes at a time; the counts do not depend on it.
             workers: threads that read images.
-            part: (p, n): only the episodes p, p + n, p + 2n, ..., so that n processes share the work.
+            part: (p, n): only the episodes p, p + n, p + 2n, ..., for n processes that share the work.
             on_batch: told after each batch.
-            remember: bytes of features that are kept, where the method has any, so that an image is encoded once.
+            remember: bytes of features to keep, where the method has any; an image whose features are kept is encoded once.
         """
         place, parts = part
         if not 0 <= place < parts:

@@ -66,7 +66,7 @@ class Run:
         return summarise(categories, counts, queries=queries, seed=seed)
 
     def replicates(self, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The mIoU of queries drawn anew, many times."""
+        """The mIoU of queries drawn again, many times."""
         categories, counts, queries = self._arrays()
         return replicate_miou(np.asarray(categories), counts, seed=seed, queries=queries)
 

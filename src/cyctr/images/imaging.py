@@ -47,7 +47,7 @@ Image.core.set_block_size(2**26)  # type: ignore[attr-defined]
 def read_image(path: Path) -> NDArray[np.uint8]:
     """The picture as (H, W, 3) RGB: upright by its EXIF orientation, over white where transparent, the first frame only.
 
-    Grey of 16 bits is divided by 257, so that 65535 becomes 255. Colour profiles are not applied.
+    Grey of 16 bits is divided by 257: 65535 becomes 255. Colour profiles are not applied.
 
     Raises:
         DataError: the file is missing, damaged, too large, or holds numbers whose range nobody knows (float, 32 bits).
@@ -84,7 +84,7 @@ def image_values(image: Image.Image, name: str) -> NDArray[np.uint8]:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """(height, width) of what `read_image` gives, from the header alone: the pixels may still turn out damaged."""
+    """(height, width) of what `read_image` gives, from the header only: the pixels may still be damaged."""
     with opened(path) as (image, orientation):
         width, height = stored_size(image)
     return (width, height) if orientation in SIDEWAYS else (height, width)
@@ -95,7 +95,7 @@ def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> 
 
     Args:
         folder: where.
-        complain: told of two files of one name, of which the first is then kept; without it the first such pair is an error.
+        complain: told of two files of one name; the first is kept. Without it such a pair is an error.
     """
     try:
         visible = [path for path in sorted(folder.iterdir(), key=lambda path: path.name) if not path.name.startswith(".")]
@@ -116,7 +116,7 @@ def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> 
 def release_memory(pixels: int) -> None:
     """Returns freed memory to the system, before work on an image of so many pixels, if they are many.
 
-    The C library of Linux keeps what is freed, in pieces too small for a large image. Other systems need no such call.
+    The C library of Linux keeps freed memory in pieces too small for a large image. Other systems need no such call.
     """
     if pixels > _LARGE:
         with suppress(OSError, AttributeError, TypeError):

@@ -76,7 +76,7 @@ class _Jpeg(JpegImageFile):
 
 @cache
 def _quieten_libtiff() -> None:
-    """Stops libtiff from writing lines of its own on the screen; what it finds becomes an error of Pillow's as well."""
+    """Stops libtiff from writing lines of its own on the screen; its errors become errors of Pillow as well."""
     logging.getLogger("PIL").addHandler(logging.NullHandler())  # without any, Python shows what Pillow says beside its errors
     packages = Path(PIL.__file__).parents[1]
     for path in (*packages.glob("pillow.libs/libtiff*"), *packages.glob("PIL/.dylibs/libtiff*")):
@@ -89,7 +89,7 @@ def _quieten_libtiff() -> None:
 
 class _Tiff(TiffImageFile):
     def getexif(self) -> Image.Exif:
-        """The orientation alone: what Pillow turns the image by, nothing that could be damaged, no XMP."""
+        """The orientation only, by which Pillow turns the image; the other tags may be damaged."""
         exif = Image.Exif()
         exif[_ORIENTATION] = self.tag_v2.get(_ORIENTATION, 1)
         return exif

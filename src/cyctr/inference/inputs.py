@@ -60,7 +60,7 @@ def to_image(value: ImageLike, name: str = "image") -> NDArray[np.uint8]:
 def to_label(value: MaskLike, size: tuple[int, int], class_id: int | None = None, name: str = "mask") -> NDArray[np.uint8]:
     """The mask as (H, W): 1 foreground, 0 background, 255 ignore; at least one pixel is 1.
 
-    Without `class_id` the values say what is meant: 1 is foreground, beside which 255 is ignored; where 255 is the only
+    Without `class_id`, 1 is foreground and 255 beside it is ignored; where 255 is the only
     value beside 0, it is foreground. With it, pixels of that value are foreground and 255 is ignored, unless it is 255.
 
     A mask of another size than its image, of the same proportions within 1 %, is resized, each pixel taking the value of
@@ -106,7 +106,7 @@ def _check_size(size: tuple[int, ...], name: str) -> None:
 
 def _on_processor(tensor: torch.Tensor, name: str) -> NDArray[Any]:
     if tensor.layout != torch.strided or tensor.is_meta or tensor.is_quantized:
-        raise DataError(f"{name}: is a tensor without plain pixels; expected a dense one: use .to_dense(), or make it anew")
+        raise DataError(f"{name}: is a tensor without plain pixels; expected a dense one: use .to_dense()")
     tensor = tensor.detach().cpu()
     return (tensor.float() if tensor.is_floating_point() else tensor).numpy()  # NumPy has no bfloat16
 
@@ -208,9 +208,7 @@ def _whole(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
             raise DataError(f"{name}: holds {float(array[strange][0]):g}; expected whole numbers from 0 to 255: {remedy}")
     for value in (array.min(), array.max()):
         if not 0 <= value <= 255:
-            raise DataError(
-                f"{name}: holds {value:g}; expected whole numbers from 0 to 255: write 255 for what is to be ignored"
-            )
+            raise DataError(f"{name}: holds {value:g}; expected whole numbers from 0 to 255: write 255 for pixels to ignore")
     return array.astype(np.uint8)
 
 

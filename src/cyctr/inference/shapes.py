@@ -39,7 +39,7 @@ class Box:
 
 @dataclass(frozen=True)
 class Polygons:
-    """Outlines in pixels of the image; what any of them holds is marked. Lists and arrays of points are taken too.
+    """Outlines in pixels of the image; a pixel inside any of them is marked. Lists and arrays of points are taken too.
 
     A pixel is inside where its centre is; where an outline crosses itself, what it goes round twice is outside.
 
@@ -126,14 +126,14 @@ def _fill(label: NDArray[np.uint8], points: NDArray[np.float64]) -> None:
     x, y = points.T
     next_x, next_y = np.roll(x, -1), np.roll(y, -1)
     first, end = (np.ceil(bound(y, next_y) - 0.5).clip(0, height).astype(np.int64) for bound in (np.minimum, np.maximum))
-    crossed = end - first  # rows whose centres lie between the ends of each edge; none of a level one
+    crossed = end - first  # rows whose centres lie between the ends of each edge; a level edge has no row
     edge = np.repeat(np.arange(len(x)), crossed)
     row = np.arange(len(edge)) - np.repeat(crossed.cumsum() - crossed - first, crossed)
     slope = (next_x - x)[edge] / (next_y - y)[edge]
     column = np.ceil(x[edge] + (row + 0.5 - y[edge]) * slope - 0.5).clip(0, width).astype(np.int64)
     if len(edge) == 0:
         return
-    top, bottom, left, right = row.min(), row.max() + 1, column.min(), column.max()  # to the right of which nothing is inside
+    top, bottom, left, right = row.min(), row.max() + 1, column.min(), column.max()  # nothing is inside to the right of these
     odd = np.zeros((bottom - top, right - left + 1), np.uint8)
     np.bitwise_xor.at(odd, (row - top, column - left), 1)
     label[top:bottom, left:right] |= np.bitwise_xor.accumulate(odd[:, :-1], axis=1)

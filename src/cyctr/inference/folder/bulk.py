@@ -45,7 +45,7 @@ def segment_folder(
         queries: what `Ledger.remaining` gives.
         ledger: of the run.
         writer: of the masks.
-        overlapping: masks may share pixels; otherwise each pixel is of the likeliest class alone.
+        overlapping: masks may share pixels; otherwise each pixel belongs to the likeliest class only.
         pictures: of each image with its masks: `OVERLAYS`, `REVIEW` for small ones, or both.
         batch: images at a time.
         on_image: told of each image that is done, and of its problem if it has one.
@@ -115,6 +115,6 @@ def _record(query: QueryFile, result: ImageResult, masks: Mapping[str, Any], fil
 
 
 def _box(mask: Any) -> list[int] | None:
-    """[left, top, right, bottom], the last two exclusive; none of an empty mask."""
+    """[left, top, right, bottom], the last two exclusive; None for an empty mask."""
     rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
     return None if not len(rows) else [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]

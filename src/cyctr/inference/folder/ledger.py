@@ -1,4 +1,4 @@
-"""What runs into a folder have done so far, so that one may stop anywhere, and replaces nothing that is not its own."""
+"""A record of what runs into a folder have done. A run may stop anywhere, and replaces only files of runs."""
 
 import hashlib
 import json
@@ -50,7 +50,7 @@ class Ledger:
             folder: made if need be.
             about: how this run is made.
             force: remove first what an earlier run has written.
-            complain: told of what is damaged and has to be done again.
+            complain: told of damaged records, whose images are done again.
         """
         ledger, wanted = cls(folder), json.loads(json.dumps({MADE_BY: OURS, **about}))
         others = [path.name for path in _listed(folder) if not path.name.startswith(".")]
@@ -111,7 +111,7 @@ class Ledger:
             queries: all of them.
             writer: of their files.
             pictures: that each must have.
-            complain: told where a file that would be written anew was changed by somebody, and is left as it is.
+            complain: told of a file that somebody has changed, and that is left as it is.
         """
         todo = [query for query in queries if not self.written(query, writer) or not self._drawn(query, pictures)]
         edited = {query: names for query in todo if not self.written(query, writer) and (names := self._edited(query.key))}
@@ -189,7 +189,7 @@ class Ledger:
         if damaged := entries.count(None):
             complain(f"{path}: {counted(damaged, 'line')} cut off or damaged; what was noted there is done again")
             whole = [line for line, entry in zip(lines, entries, strict=True) if entry]
-            _replace(path, b"".join(whole))  # so that the next one begins on a line of its own
+            _replace(path, b"".join(whole))  # the next one begins on a line of its own
 
     def _clear(self) -> None:
         """Removes what earlier runs have written, and nothing else."""
@@ -239,7 +239,7 @@ def _entry(value: Any, classes: Any) -> tuple[str, dict[str, Any], Stamp, dict[s
 
 
 def _is_record(record: dict[str, Any]) -> bool:
-    """Whether a record has what is read of it."""
+    """Whether a record has every field that is read."""
     match record:
         case {"image": str(), "height": int(height), "width": int(width), "classes": dict(classes), "files": list()}:
             return min(height, width) > 0 and all(map(_is_found, classes.values()))

@@ -16,7 +16,7 @@ from cyctr.words import counted
 
 RUN, MADE_BY, OURS = "run.json", "made by", "cyctr segment"
 """The file that says how results beside it were made, and by whom."""
-_WRITTEN = (".png", ".jpg", ".json", ".txt", ".npz")  # endings of what is written for an image
+_WRITTEN = (".png", ".jpg", ".json", ".txt", ".npz")  # endings of the files that are written for an image
 _LONGEST = 160  # bytes of a key's last part; a file's name may have 255
 
 
@@ -34,7 +34,7 @@ def find_queries(
 
     Args:
         given: files and folders.
-        passed_over: files, and folders of which nothing is taken: where results go, where supports lie.
+        passed_over: files and folders to leave out: where results go, where supports lie.
         complain: told of photographs of kinds that are not read, and of results of earlier runs, in a line each.
     """
     aside = _Aside()
@@ -142,7 +142,7 @@ def _keys(names: Sequence[str]) -> list[str]:
 
 
 def _folders(keys: Iterable[str]) -> set[str]:
-    """All folders that keys lie in: what is written for an image may not be called like one."""
+    """All folders that keys lie in; no file that is written for an image may have such a name."""
     found: set[str] = set()
     for key in keys:
         folder = key.rpartition("/")[0]

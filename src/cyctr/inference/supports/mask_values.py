@@ -91,7 +91,7 @@ def _marked_values(mask: Path, problems: list[str], named: int = 0) -> list[int]
 def _is_soft(pixels: NDArray[np.uint8], values: Sequence[int], counts: NDArray[np.intp]) -> bool:
     """Whether the values of a mask are the greys of a picture, of an edge or a gradient, rather than classes."""
     centre = pixels[1:-1, 1:-1]
-    inner = np.ones(centre.shape, bool)  # like all four neighbours: the inside of a region, of which an edge has hardly any
+    inner = np.ones(centre.shape, bool)  # equal to all four neighbours: the inside of a region. A soft edge has hardly any
     for neighbour in (pixels[:-2, 1:-1], pixels[2:, 1:-1], pixels[1:-1, :-2], pixels[1:-1, 2:]):
         inner &= centre == neighbour
     inside = np.bincount(centre[inner], minlength=256)

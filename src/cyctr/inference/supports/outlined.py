@@ -69,7 +69,7 @@ def from_above(folder: Path, problems: list[str]) -> ByClass:
     for path in [path for path, document in documents.items() if is_coco(document)]:
         names, pictures, _ = read_marks(documents[path])
         found |= {name: {} for name in names if name not in found}
-        for picture in pictures:  # of which many may lie in other folders
+        for picture in pictures:  # many may lie in other folders
             if (image := _located(picture.file, [folder])) is not None:
                 _add(found, path, image, coco_outlines(path, image, picture, names, problems), problems)
     return _in_order(found)

@@ -95,7 +95,7 @@ def _shape(shape: Any) -> tuple[str, Box | Polygons]:
 def coco_outlines(
     path: Path, image: Path, picture: MarkedImage, names: Sequence[str], problems: list[str]
 ) -> dict[str, Polygons]:
-    """What a COCO file marks in an image, by class; a class of which there is a crowd is left out."""
+    """The outlines of each class that a COCO file marks in an image, without classes that have a crowd there."""
     if not _fits(image, picture.size, f"{path.name} says", problems):
         return {}
     outlines: dict[int, list[Outline]] = {}

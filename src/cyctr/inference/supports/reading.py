@@ -43,7 +43,7 @@ class SupportFolder:
     Attributes:
         classes: the supports of each class, one or more, sorted by name; each has been read once and can be used.
         problems: a line for each file that was passed over, and why.
-        lost: why nothing is left of a class, for each class of which nothing is.
+        lost: for each class without a usable image, why.
     """
 
     classes: dict[str, tuple[Labelled, ...]]
