@@ -23,7 +23,7 @@ _OTHERS = ("results.md", "index.html")
 
 EXAMPLES = (
     "cyctr evaluate --data VOC2012 --method lite0 --shots 1,5",
-    "cyctr evaluate --data VOC2012 --method runs/fold0/best.safetensors --folds 0 --output fold0",
+    "cyctr evaluate --data VOC2012 --method best.safetensors --folds 0",
     "cyctr evaluate --data VOC2012 --method prototype --protocol pfenet --seeds 0-4 --resume",
 )
 MERGE_EXAMPLES = ("cyctr merge evaluation", "cyctr merge results-1of2.json results-2of2.json --output whole")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     "cyctr train --data VOC2012 --fold 0 --output runs/fold0",
-    "cyctr train --data kitchen --fold all --weights efficientnet-lite0 --output runs/kitchen",
+    "cyctr train --data kitchen --fold all --output runs/kitchen",
     "cyctr train --data VOC2012 --fold 0 --output runs/fold0 --resume",
 )
 LISTS = {
