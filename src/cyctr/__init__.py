@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cyctr.checkpoint import load_checkpoint, load_model, save_checkpoint
     from cyctr.config import Config, ModelConfig, preset
     from cyctr.errors import CyctrError
-    from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter
+    from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter, read_supports
     from cyctr.methods.cyctr import CyCTR, build
     from cyctr.training.entry import train
     from cyctr.types import Episode, Prediction, Support
@@ -36,6 +36,7 @@ _HOME = {
     "load_checkpoint": "checkpoint",
     "load_model": "checkpoint",
     "preset": "config",
+    "read_supports": "inference",
     "save_checkpoint": "checkpoint",
     "train": "training.entry",
 }
@@ -59,6 +60,7 @@ __all__ = [
     "load_checkpoint",
     "load_model",
     "preset",
+    "read_supports",
     "save_checkpoint",
     "train",
 ]

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import cyctr
-from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
+from cyctr.cli import convert_release, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
 from cyctr.cli.command import Commands, add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
@@ -33,11 +33,11 @@ add(app, "explain", explain.explain, explain.EXAMPLES)
 app.add_typer(support.app, name="support")
 add(app, "demo", demo.demo, demo.EXAMPLES)
 add(app, "info", info.info, info.EXAMPLES)
-add(app, "episodes", episodes.episodes)
-add(app, "evaluate", evaluate.evaluate)
-add(app, "train", train.train)
-add(app, "merge", evaluate.merge)
-add(app, "convert-release", convert.convert_release, convert.EXAMPLES)
+add(app, "episodes", episodes.episodes, episodes.EXAMPLES)
+add(app, "evaluate", evaluate.evaluate, evaluate.EXAMPLES, evaluate.LISTS)
+add(app, "train", train.train, train.EXAMPLES, train.LISTS)
+add(app, "merge", evaluate.merge, evaluate.MERGE_EXAMPLES)
+add(app, "convert-release", convert_release.convert_release, convert_release.EXAMPLES)
 app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
 app.add_typer(prepare.app, name="prepare")
