@@ -331,7 +331,7 @@ def main():
     tried, problems, longest, largest, began = Counter(), [], {}, [], time.monotonic()
     with tempfile.TemporaryDirectory() as root:
         workshop, peak, number = Workshop(Path(root)), 0, 0
-        session.run = lambda *_, **__: "finished"  # a changed config may ask for a long training
+        session.Trainer.run = lambda *_, **__: "finished"  # a changed config may ask for a long training
         while sum(tried.values()) < given.inputs and time.monotonic() - began < given.seconds and not asked:
             faulthandler.dump_traceback_later(2 * PATIENCE * HANG, exit=True)
             start, seed = time.monotonic(), f"{given.seed}/{number}"

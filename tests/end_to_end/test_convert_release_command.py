@@ -11,10 +11,11 @@ from PIL import Image
 
 from cyctr.backbones.weights import load_backbone
 from cyctr.checkpoint import load_checkpoint
-from cyctr.config import RELEASED, BackboneConfig
+from cyctr.config import BackboneConfig
 from cyctr.errors import WeightsError
 from cyctr.evaluation.results import Results
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.config import RELEASED
+from cyctr.methods.cyctr.network import build
 from cyctr.release_checkpoint import UNUSED, name_in_release
 from cyctr.seeding import Stream
 

@@ -15,13 +15,13 @@ import release_oracle as oracle
 import torch
 from torch import nn
 
-from cyctr.config import RELEASED
-from cyctr.methods.cyctr.loss import episode_loss
+from cyctr.methods.base import Step, TokenState
+from cyctr.methods.cyctr.config import RELEASED
 from cyctr.methods.cyctr.released import ReleasedSampler
 from cyctr.methods.cyctr.sampling import Sample
 from cyctr.release_checkpoint import UNUSED, from_release, name_in_release
 from cyctr.training.optimiser import Optimization
-from cyctr.types import CycleState, Episode
+from cyctr.types import Episode
 
 FOLDER = Path(__file__).parent
 NAMES = json.loads((FOLDER / "names.json").read_text())
@@ -91,7 +91,7 @@ def test_every_stage_is_the_release_s(letter, state):
     drawn = torch.from_numpy(expected["tokens"].astype(np.int64))[None]
     features = None
     for variant in ("released", "mended"):
-        model, config = from_release(state, letter, mend_labels=variant == "mended")
+        model, _ = from_release(state, letter, mend_labels=variant == "mended")
         in_training_without_dropout(model)
         wanted = {name.removesuffix(f"_{variant}"): expected[name] for name in expected.files}
 
@@ -107,24 +107,26 @@ def test_every_stage_is_the_release_s(letter, state):
             for level, name in zip(levels[0][2:], ("layer2", "layer3", "layer4"), strict=True):
                 close(level[0, ::64, ::4, ::4].numpy(), wanted[name], 1e-4)
         found = stages_of(model)
-        prediction = model.match(*features, given, explain=True)
+        query, shown = features
+        encoded = model.encode_support(shown, given.support_labels)
+        prediction = model.predict(query, encoded, (given.query_images.shape[-2], given.query_images.shape[-1]), explain=True)
 
         for name, value in found.items():
             close(value, wanted[name], 1e-4)
-        explanation = prediction.explanation
+        explanation = prediction.extras.explanation
         close(explanation.prior[0].numpy(), wanted["prior"], 1e-4)
         close(prediction.logits[0, :, ::8, ::8].detach().numpy(), wanted["logits"], 2e-4)
 
         hidden = wanted["hidden"] == 1
         assert (explanation.valid[0].numpy() == ~hidden).all()
         for trace, comes_home in zip(explanation.cross, wanted["cycle"], strict=True):
-            flags = trace.state[0].numpy() >= CycleState.CONSISTENT_BACKGROUND
+            flags = trace.state[0].numpy() >= TokenState.CONSISTENT_BACKGROUND
             assert (flags == comes_home)[:, ~hidden].all()
-            foreground = (trace.state[0] == CycleState.CONSISTENT_FOREGROUND).numpy()
+            foreground = (trace.state[0] == TokenState.CONSISTENT_FOREGROUND).numpy()
             assert (foreground == (comes_home & (wanted["labels"] == 1)))[:, ~hidden].all()
 
-        losses = episode_loss(prediction, given, config.loss)
-        close(torch.stack([losses.main, losses.auxiliary]).detach().numpy(), wanted["losses"], 1e-5)
+        losses = model.learn(given, query, shown, Step(torch.zeros(1, dtype=torch.int64)))
+        close(torch.stack([losses.parts["main"], losses.parts["auxiliary"]]).detach().numpy(), wanted["losses"], 1e-5)
         if given.shots > 1 and variant == "mended":
             continue  # five shots take long, and the gradients of one variant show the same
         losses.total.backward()

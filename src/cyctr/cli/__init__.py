@@ -59,6 +59,7 @@ def options(
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
+_FLAGS = {"half": "precision float32"}  # what an option of the library is called here
 _MOMENT = 1.0  # seconds
 
 
@@ -71,7 +72,8 @@ def _say(message: object, error: BaseException | None = None) -> None:
     """
     whose = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     if whose or os.environ.get("LOCAL_RANK", "0") == "0":
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in getattr(error, "options", ()))
+        names = (_FLAGS.get(name, name.replace("_", "-")) for name in getattr(error, "options", ()))
+        flags = ", ".join(f"--{name}" for name in names)
         print(f"cyctr: {whose}{one_line(message)}{f' ({flags})' if flags else ''}", file=sys.stderr, flush=True)
 
 
