@@ -14,6 +14,7 @@ from cyctr.datasets.instances import read_marks
 from cyctr.datasets.listing import subfolders
 from cyctr.datasets.own_folder import IMAGES, MASKS, NAMES, ONLY_CLASS, class_names
 from cyctr.errors import ConfigError, DataError
+from cyctr.images.counting import count_values
 from cyctr.images.imaging import EXTENSIONS, find_images, read_values
 from cyctr.inference.inputs import Box, Polygons, to_image, to_label
 from cyctr.inference.supports.outlines import coco_outlines, is_coco, joined, labelme_shapes, read_documents, visible_files
@@ -295,7 +296,7 @@ def _marked_values(mask: Path, problems: list[str], named: int = 0) -> list[int]
     except DataError as error:
         problems.append(str(error))
         return []
-    counts: NDArray[np.intp] = np.bincount(pixels.ravel(), minlength=256)
+    counts = count_values(pixels)
     values = [int(value) for value in np.flatnonzero(counts) if value != 0]
     if not values:
         problems.append(f"{mask}: marks nothing, every value is 0; mark the object, or remove the mask")
@@ -310,13 +311,13 @@ def _marked_values(mask: Path, problems: list[str], named: int = 0) -> list[int]
     return values
 
 
-def _is_soft(pixels: NDArray[np.uint8], values: Sequence[int], counts: NDArray[np.intp]) -> bool:
+def _is_soft(pixels: NDArray[np.uint8], values: Sequence[int], counts: NDArray[np.int64]) -> bool:
     """Whether the values of a mask are the greys of a picture, of an edge or a gradient, rather than classes."""
     centre = pixels[1:-1, 1:-1]
     inner = np.ones(centre.shape, bool)  # like all four neighbours: the inside of a region, of which an edge has hardly any
     for neighbour in (pixels[:-2, 1:-1], pixels[2:, 1:-1], pixels[1:-1, :-2], pixels[1:-1, 2:]):
         inner &= centre == neighbour
-    inside = np.bincount(centre[inner], minlength=256)
+    inside = count_values(centre[inner])
     solid = [value for value in values if inside[value] > _INSIDE * counts[value]]
     edges = [value for value in values if value not in solid and value != IGNORE]
     high = max(edges, default=0) >= _GREY
