@@ -14,10 +14,11 @@ from typer.testing import CliRunner
 import cyctr
 from cyctr import cli
 from cyctr.backbones.weights import CATALOGUE
-from cyctr.config import PAPER, BackboneConfig
+from cyctr.config import BackboneConfig
 from cyctr.datasets.gallery import PLANS
 from cyctr.inference.showcase import is_page
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.config import PAPER, PRESETS
+from cyctr.methods.cyctr.network import build
 
 SCRIPT = Path(sys.executable).parent / "cyctr"
 HEAVY = ("torch", "timm", "torchvision", "numpy", "PIL", "matplotlib")
@@ -192,7 +193,7 @@ def test_info_prints_what_is_trained_on_the_tiny_backbone(run):
 
 
 def test_info_shows_the_settings_of_the_preset(run):
-    for name in cyctr.config.PRESETS:
+    for name in PRESETS:
         _, output, _ = run("info", "--backbone", "tiny", "--preset", name)
         assert rows(output)["optimizer.rate_multiplier"][1] == str(cyctr.preset(name).optimizer.rate_multiplier)
 

@@ -12,12 +12,13 @@ from PIL import Image
 from reading import Reader
 
 import cyctr
-from cyctr.config import AugmentationConfig, Config, TrainingConfig
+from cyctr.config import AugmentationConfig, TrainingConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.episodes.sampler import Sampler
 from cyctr.evaluation import protocol
 from cyctr.evaluation.results import Results, RunKey
 from cyctr.evaluation.tables import fold_table
+from cyctr.methods.cyctr.config import Config
 from cyctr.storage import locked
 
 

@@ -9,13 +9,13 @@ from measuring import CPU, NAMES, SMALL, Album, album, dataset, measure, noise, 
 from reading import Reader
 
 import cyctr
-from cyctr.config import RELEASED, Config
 from cyctr.errors import CheckpointError, ConfigError, DataError, WeightsError
 from cyctr.evaluation.answering import open_method
 from cyctr.evaluation.preview import episode_contact_sheet
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, RunKey, merge
 from cyctr.evaluation.run import draw_pictures, environment, prepare
+from cyctr.methods.cyctr.config import RELEASED, Config
 
 
 @pytest.fixture(scope="module")

@@ -13,14 +13,14 @@ import typer
 
 import cyctr
 from cyctr.cli import convert_release, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
-from cyctr.cli.command import Group, add
+from cyctr.cli.command import Commands, add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
 from cyctr.words import one_line
 
 app = typer.Typer(
-    cls=Group,
     name="cyctr",
+    cls=Commands,
     help="Few-shot segmentation: label a few images of anything, segment it in every other image.",
     no_args_is_help=True,
     add_completion=False,
@@ -59,6 +59,7 @@ def options(
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
+_FLAGS = {"half": "precision float32"}  # what an option of the library is called here
 _MOMENT = 1.0  # seconds
 
 
@@ -71,7 +72,8 @@ def _say(message: object, error: BaseException | None = None) -> None:
     """
     whose = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     if whose or os.environ.get("LOCAL_RANK", "0") == "0":
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in getattr(error, "options", ()))
+        names = (_FLAGS.get(name, name.replace("_", "-")) for name in getattr(error, "options", ()))
+        flags = ", ".join(f"--{name}" for name in names)
         print(f"cyctr: {whose}{one_line(message)}{f' ({flags})' if flags else ''}", file=sys.stderr, flush=True)
 
 

@@ -2,7 +2,8 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -59,8 +60,19 @@ def _plain(help: str) -> str:
     return f"{text}  [{plain}]" if kept else text
 
 
-class Group(TyperGroup):
-    """A command of commands, whose help gives the first line of each in full."""
+class Commands(TyperGroup):
+    """A command of commands, whose help gives the first line of each in full.
+
+    Ctrl-C reaches `main` as an Abort, which it tells; Typer would end without a word.
+    """
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        with _abort_on_interrupt():
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        with _abort_on_interrupt():
+            return super().invoke(ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         """Writes the commands, a line each."""
@@ -69,9 +81,17 @@ class Group(TyperGroup):
             formatter.write_dl([(name, one.get_short_help_str(limit=1000)) for name, one in commands if one is not None])
 
 
+@contextmanager
+def _abort_on_interrupt() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise typer.Abort from error
+
+
 def group(help: str) -> typer.Typer:
     """A command of commands."""
-    return typer.Typer(cls=Group, help=help, no_args_is_help=True, rich_markup_mode=None)
+    return typer.Typer(cls=Commands, help=help, no_args_is_help=True, rich_markup_mode=None)
 
 
 def add(

@@ -156,7 +156,8 @@ def takes_fields(
 
 def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command one option for each setting of `Config` in place of its parameter `changes`, those that were given."""
-    from cyctr.config import PRESETS, Config, shown, value_at
+    from cyctr.config import shown, value_at
+    from cyctr.methods.cyctr.config import PRESETS, Config
 
     def usual(name: str) -> str:
         """The value that all presets have, or that of each."""

@@ -14,7 +14,6 @@ from cyctr.types import IGNORE
 
 FILL = (124, 116, 104)
 """ImageNet's mean colour, which normalisation turns to zero: what lies beyond the image in training."""
-_LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 
 CHANCES, BLUR = 6, 3
 """Random numbers in [0, 1) that one change takes: scale, rotation, flip, blur, crop across and down."""
@@ -113,19 +112,3 @@ def _in_units(matrices: Tensor, size: int, height: int, width: int) -> Tensor:
 def blur(images: Tensor) -> Tensor:
     """(B, 3, H, W) uint8, slightly out of focus: a Gaussian over 5 x 5 pixels."""
     return compat.transforms().gaussian_blur(images, [5, 5], [1.1, 1.1])
-
-
-def recolour(images: Tensor, amounts: Tensor) -> Tensor:
-    """(B, 3, H, W) uint8 with other brightness, contrast and saturation.
-
-    Args:
-        images: (B, 3, H, W) uint8.
-        amounts: (B, 3) above -1, for each of the three: 0.2 is a fifth more of it.
-    """
-    brightness, contrast, saturation = (1 + amounts.float()).view(-1, 3, 1, 1, 1).unbind(1)  # (B, 1, 1, 1) each
-    weights = constant(_LUMINANCE, images.device).view(1, 3, 1, 1)
-    colour = images.float() * brightness
-    grey = (colour * weights).sum(1, keepdim=True)  # (B, 1, H, W)
-    colour = grey + (colour - grey) * saturation
-    middle = grey.mean((-2, -1), keepdim=True)  # (B, 1, 1, 1)
-    return (middle + (colour - middle) * contrast).round().clamp(0, 255).byte()

@@ -32,7 +32,7 @@ from cyctr.inference.supports.encoded import EncodedSupport, read_support
 from cyctr.inference.supports.encoding import encode_labelled
 from cyctr.inference.supports.reading import LabelledClasses
 from cyctr.inference.tiles import around, closer
-from cyctr.methods.cyctr import CyCTR
+from cyctr.methods.base import Method
 from cyctr.types import Pixels
 
 _MOST_TOGETHER = 32  # images on a GPU: more gain little
@@ -49,12 +49,17 @@ class Segmenter:
     """
 
     def __init__(
-        self, model: CyCTR, size: int = 473, device: str | torch.device = "auto", precision: str = "auto", name: str = "network"
+        self,
+        model: Method[Any],
+        size: int = 473,
+        device: str | torch.device = "auto",
+        precision: str = "auto",
+        name: str = "network",
     ) -> None:
         """Prepares a network for inference; it cannot be trained any more.
 
         Args:
-            model: a trained network.
+            model: a trained network, of any method.
             size: height and width of what it sees; best what it was trained on.
             device: "auto" takes a GPU where there is one.
             precision: "auto" is bfloat16 on a GPU and on a CPU that has it, float32 elsewhere; or "float32", "bfloat16".
@@ -214,7 +219,7 @@ class Segmenter:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it again")
 
     def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None, closer: int) -> EncodedSupport:
-        return EncodedSupport(name, images, labels, self.network.encode(images, labels, closer), self.digest, tile, closer)
+        return EncodedSupport(name, images, labels, *self.network.encode(images, labels, closer), self.digest, tile, closer)
 
     def _together(self, supports: Collection[EncodedSupport], options: SegmentOptions) -> int:
         """How many images to look at together, as suits the device."""
