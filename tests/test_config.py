@@ -25,6 +25,7 @@ from cyctr.methods.cyctr.config import (
     RELEASED,
     Config,
     EncoderConfig,
+    Level,
     LossConfig,
     ModelConfig,
     PriorConfig,
@@ -362,7 +363,7 @@ def another(value, kind):
         tuple[float, float]: (0.75, 1.5),
         tuple[int, int, int] | None: (1, 2, 4),
         tuple[float, float, float] | None: (0.1, 0.25, 0.5),
-        tuple[config.Level, ...]: ("high", "mid") if value != ("high", "mid") else ("high",),
+        tuple[Level, ...]: ("high", "mid") if value != ("high", "mid") else ("high",),
     }
     return kinds[kind]
 

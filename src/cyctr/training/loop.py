@@ -47,6 +47,7 @@ class Trainer:
         self.seconds, self.saved = parts.start.seconds, parts.start.saved
         self._recorded = False
         self._recognised: tuple[int, dict[str, Tensor]] | None = None  # with the step that it was made after
+        self._board: Board | None = None
         self._set_off(None, None, None)
 
     @property
@@ -181,7 +182,7 @@ class Trainer:
         self._on_record, self._stop, self._on_step = on_record, stop, on_step
         self._began = self._saved_at = time.perf_counter()
         self._metrics = Metrics(self.parts, self._began)
-        self._board: Board | None = None
+        self._board = None
         self._asked, self._ask_at = (self.step, self._began), self.step + 1  # when that was last done, and when it is again
         self._validate_at = self._every(self.options.validate_every or 0)
         self._keep_at = self._every(self.options.keep_every)
