@@ -46,6 +46,7 @@ LISTS = {
     ),
 }
 
+_SWITCH = {"auto": None, "yes": True, "no": False}
 _OF_THE_RUN = "with --resume the run's own"
 _WEIGHTS = "resnet50-keras"  # where the preset names none
 _TELL_STEPS, _TELL_SECONDS = 3, 10  # before the first line, and between lines, where there is no terminal for a bar
@@ -145,8 +146,8 @@ def _train(
     halves = {"auto": chosen.type == "cuda", "bfloat16": True, "float32": False}
     given = {
         "half": None if precision is None else _choice("--precision", precision, halves),
-        "compile": _yes_or_no("--compile", compiled),
-        "resident": _yes_or_no("--resident", resident),
+        "compile": _choice("--compile", compiled),
+        "resident": _choice("--resident", resident),
         "workers": workers,
         "accumulate": accumulate,
         "deterministic": deterministic,
@@ -214,14 +215,10 @@ def _config(
     return parse(recipes.kind, base, changes)
 
 
-def _choice(option: str, text: str, choices: Mapping[str, Any]) -> Any:
+def _choice(option: str, text: str, choices: Mapping[str, Any] = _SWITCH) -> Any:
     if text not in choices:
         raise ConfigError(f"{option} is {text!r}; expected {', '.join(choices)}")
     return choices[text]
-
-
-def _yes_or_no(option: str, text: str) -> bool | None:
-    return _choice(option, text, {"auto": None, "yes": True, "no": False})
 
 
 def _open(dataset: "partial[Dataset]", fold: str | None) -> tuple["Dataset", bool]:

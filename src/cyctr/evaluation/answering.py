@@ -203,7 +203,7 @@ def backbone_of(weights: str) -> BackboneConfig:
 
 
 def with_weights(config: R, weights: str) -> R:
-    """The same network and recipe on another backbone, that of weights of the catalogue; tuned where the other was.
+    """The same network and recipe on another backbone, that of weights of the catalogue, which learns where the other did.
 
     Where the weights are those that the network has, nothing changes; where they are others of the same architecture, its
     form stays. A recipe that has an offset gets that of the other weights.
@@ -213,7 +213,7 @@ def with_weights(config: R, weights: str) -> R:
         return config
     offset = CATALOGUE[weights].offset if own.offset is not None and weights in CATALOGUE else None
     taps = own.taps if own.taps is not None and own.taps[0] < 0 else None  # others are numbers of the other network
-    other = replace(other, tuned=own.tuned, offset=offset, taps=taps)
+    other = replace(other, taps=taps, tuned=own.tuned, trained=own.trained, last_relu=own.last_relu, offset=offset)
     return replace(config, model=replace(config.model, backbone=other))
 
 
