@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from cyctr.checkpoint import load_checkpoint, load_model, save_checkpoint
     from cyctr.errors import CyctrError
     from cyctr.evaluation.entry import evaluate
-    from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter
+    from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter, read_supports
     from cyctr.methods.base import Method
     from cyctr.methods.cyctr.config import Config, ModelConfig, preset
     from cyctr.methods.cyctr.network import CyCTR, build
@@ -40,6 +40,7 @@ _HOME = {
     "load_checkpoint": "checkpoint",
     "load_model": "checkpoint",
     "preset": "methods.cyctr.config",
+    "read_supports": "inference",
     "save_checkpoint": "checkpoint",
     "train": "training.entry",
 }
@@ -65,6 +66,7 @@ __all__ = [
     "load_checkpoint",
     "load_model",
     "preset",
+    "read_supports",
     "save_checkpoint",
     "train",
 ]

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 
 import cyctr
-from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
-from cyctr.cli.command import add
+from cyctr.cli import convert_release, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
+from cyctr.cli.command import Commands, add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
 from cyctr.methods.table import USUAL
@@ -38,6 +38,7 @@ def make_app(method: str = USUAL) -> typer.Typer:
     """The command line, with the settings of a method as options of `train`."""
     made = typer.Typer(
         name="cyctr",
+        cls=Commands,
         help="Few-shot segmentation: label a few images of anything, segment it in every other image.",
         no_args_is_help=True,
         add_completion=False,
@@ -50,11 +51,11 @@ def make_app(method: str = USUAL) -> typer.Typer:
     made.add_typer(support.app, name="support")
     add(made, "demo", demo.demo, demo.EXAMPLES)
     add(made, "info", info.info, info.EXAMPLES)
-    add(made, "episodes", episodes.episodes)
-    add(made, "evaluate", evaluate.evaluate)
-    add(made, "train", train.command(method))
-    add(made, "merge", evaluate.merge)
-    add(made, "convert-release", convert.convert_release, convert.EXAMPLES)
+    add(made, "episodes", episodes.episodes, episodes.EXAMPLES)
+    add(made, "evaluate", evaluate.evaluate, evaluate.EXAMPLES, evaluate.LISTS)
+    add(made, "train", train.command(method), train.EXAMPLES, train.LISTS)
+    add(made, "merge", evaluate.merge, evaluate.MERGE_EXAMPLES)
+    add(made, "convert-release", convert_release.convert_release, convert_release.EXAMPLES)
     made.add_typer(data.app, name="data")
     made.add_typer(weights.app, name="weights")
     made.add_typer(prepare.app, name="prepare")

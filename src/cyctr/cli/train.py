@@ -29,6 +29,23 @@ if TYPE_CHECKING:
     from cyctr.training.loop import Trainer
     from cyctr.training.run_folder import RunFolder
 
+EXAMPLES = (
+    "cyctr train --data VOC2012 --fold 0 --output runs/fold0",
+    "cyctr train --data kitchen --fold all --output runs/kitchen",
+    "cyctr train --data VOC2012 --fold 0 --output runs/fold0 --resume",
+)
+LISTS = {
+    "How it runs": ("device", "precision", "compiled", "resident", "workers", "accumulate", "deterministic"),
+    "What is kept and measured": (
+        "max_minutes",
+        "save_minutes",
+        "keep_every",
+        "validate_every",
+        "validation_episodes",
+        "tensorboard",
+    ),
+}
+
 _SWITCH = {"auto": None, "yes": True, "no": False}
 _OF_THE_RUN = "with --resume the run's own"
 _WEIGHTS = "resnet50-keras"  # where the preset names none

@@ -37,7 +37,7 @@ def augmentation_matrices(config: AugmentationConfig, chance: Tensor, sizes: Ten
     angle = torch.deg2rad(config.rotation * (2 * chance[:, 1] - 1))
     mirror = torch.where(chance[:, 2] < config.flip, -1.0, 1.0).to(chance)
     cos, sin = angle.cos(), angle.sin()
-    # crop -> image: scale back, turn back, mirror, and move so that the anchor is where it was
+    # crop -> image: scale back, turn back, mirror, and move the anchor to where it was
     back = torch.stack([mirror * cos, mirror * sin, -sin, cos], -1).view(-1, 2, 2) / scale[:, None, None]
 
     extent = sizes.flip(-1) * scale[:, None]  # (B, 2) of the scaled image across and down

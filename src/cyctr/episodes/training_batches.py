@@ -51,7 +51,7 @@ class Groups:
 
 
 class TrainingEpisodes:
-    """The episodes of a schedule. What step s sees is a function of the sampler's key, the config and s alone."""
+    """The episodes of a schedule. Step s is a function of the sampler's key, the config and s only."""
 
     def __init__(self, store: Store, sampler: Sampler | MixedSampler, config: TrainingConfig, device: torch.device) -> None:
         self.store, self.sampler, self.config, self.device = store, sampler, config, device

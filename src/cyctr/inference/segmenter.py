@@ -6,6 +6,7 @@
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ from cyctr.inference.reading_ahead import Read, Unreadable, in_chunks
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.segment_options import SegmentOptions, check_tile
 from cyctr.inference.supports.encoded import EncodedSupport, read_support
+from cyctr.inference.supports.encoding import encode_labelled
+from cyctr.inference.supports.reading import LabelledClasses
 from cyctr.inference.tiles import around, closer
 from cyctr.methods.base import Method
 from cyctr.types import Pixels
@@ -136,6 +139,22 @@ class Segmenter:
         looks = [self.network.fitted(*shot, window) for shot, window in zip(shots, near, strict=True) if window]
         seen, labels = (torch.stack(parts) for parts in zip(*whole, *looks, strict=True))
         return self._encoded(name, seen, labels, tile, len(looks))
+
+    def encode_supports(
+        self, found: LabelledClasses, *, tile: int | None = None, complain: Callable[[str], None] | None = None
+    ) -> dict[str, EncodedSupport]:
+        """Learns every class that `read_supports` has found, by name.
+
+        Args:
+            found: what `read_supports` gives.
+            tile: as in `encode_support`.
+            complain: told of each labelled image that cannot be read any more, and is left out; by default a warning.
+        """
+        told = complain or partial(warnings.warn, stacklevel=2)
+        return {
+            name: self.load_support(given) if isinstance(given, Path) else encode_labelled(self, name, given, tile, told)
+            for name, given in found.classes.items()
+        }
 
     def load_support(self, path: str | Path) -> EncodedSupport:
         """The support of a file that `EncodedSupport.save` wrote, encoded for this network."""
