@@ -303,6 +303,7 @@ def read_supports(
     classes: Sequence[str] | None,
     tile: int | None,
     queries: Sequence[Path] = (),
+    negatives: Sequence[Path] = (),
 ) -> "dict[str, EncodedSupport]":
     """The classes that folders and files show, encoded; what is passed over is said in a line each.
 
@@ -312,10 +313,13 @@ def read_supports(
         classes: names, to take these alone and in this order.
         tile: side of the windows to cut around objects.
         queries: images that are to be segmented, and need no mask.
+        negatives: folders of images that show none of the classes.
     """
     from cyctr.inference.folder.bulk import encode_labelled
     from cyctr.inference.supports.reading import find_supports
+    from cyctr.inference.supports.shots import find_negatives
 
+    without = [path for folder in negatives for path in find_negatives(folder)]
     problems: list[str] = []
     shown: list[str] = []
     found: dict[str, EncodedSupport] = {}
@@ -325,11 +329,15 @@ def read_supports(
             problems += folder.problems
             shown += folder.classes
             read = {
-                name: encode_labelled(segmenter, name, shots, tile, problems.append)
+                name: encode_labelled(segmenter, name, shots, tile, problems.append, without)
                 for name, shots in folder.classes.items()
                 if classes is None or name in classes
             }
         else:
+            if without:
+                raise ConfigError(
+                    f"{path}: is a finished support, to which no negatives are added; give the folder it was made of"
+                )
             one = segmenter.load_support(path)
             shown.append(one.name)
             read = {one.name: one}

@@ -52,6 +52,10 @@ def segment(
     ],
     output: Annotated[Path, typer.Option("--output", metavar="PATH", help="Folder for masks, overlays and predictions.json.")],
     more: Annotated[list[Path] | None, typer.Argument(metavar="PATH", hidden=True, help="More queries.")] = None,
+    negative: Annotated[
+        list[Path] | None,
+        typer.Option("--negative", metavar="DIR", help="Folder of images that show none of the classes; may be repeated."),
+    ] = None,
     classes: Annotated[
         str | None, typer.Option("--classes", help="Which of the labelled classes, such as cup,plate; default: all.")
     ] = None,
@@ -171,12 +175,12 @@ def segment(
     pictures = [OVERLAYS] * overlays + [REVIEW] * review
     with options.tells_of_a_stop():
         _check_places(support, query, output)
-        queries = find_queries(query, [output, *_own_files(support, query)], _note)
+        queries = find_queries(query, [output, *_own_files(support, query), *(negative or [])], _note)
     with alone(output / _LOCK, output):
         with options.tells_of_a_stop():
             with options.progress_bar("fetching the backbone") as progress:
                 segmenter = options.open_segmenter(model, device, precision, progress)
-            supports = options.read_supports(segmenter, support, wanted, tile, [one.path for one in queries])
+            supports = options.read_supports(segmenter, support, wanted, tile, [one.path for one in queries], negative or [])
             masks = {"overlapping": overlapping, "instances": instances, "polygons": polygons}
             about = {
                 "model": f"{segmenter.name} {segmenter.digest}",

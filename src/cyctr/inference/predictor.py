@@ -59,18 +59,20 @@ class Predictor:
         return fit_image(planes(pixels[window.slices]), self.input), fit_label(part, self.input)
 
     @torch.inference_mode()
-    def encode(self, images: Tensor, labels: Tensor, closer: int) -> Support:
+    def encode(self, images: Tensor, labels: Tensor, closer: int, negatives: int = 0) -> Support:
         """What the network makes of labelled images.
 
         Args:
-            images: (K + closer, 3, S, S) uint8.
-            labels: (K + closer, S, S) uint8.
-            closer: how many of the images, the last ones, are closer looks at others.
+            images: (K + closer + negatives, 3, S, S) uint8.
+            labels: (K + closer + negatives, S, S) uint8.
+            closer: how many of the images, after the K labelled ones, are closer looks at these.
+            negatives: how many of the images, the last ones, show nothing of the class.
         """
-        sampled = self.model.config.sampling.tokens_per_shot * (len(images) - closer)  # as many as without the closer looks
+        marked = len(images) - negatives
+        sampled = self.model.config.sampling.tokens_per_shot * (marked - closer)  # as many as without the closer looks
         with self.precision():
             queries = self.model.encode_query(images.to(self.device), (labels == IGNORE).to(self.device))
-            return self.model.label(queries, labels[None].to(self.device), None, max(2, sampled // len(images)))
+            return self.model.label(queries, labels[None].to(self.device), None, max(2, sampled // marked))
 
     def answers(
         self, inputs: Tensor, padding: Tensor, supports: Iterable[EncodedSupport], votes: float | None
@@ -102,7 +104,9 @@ class Predictor:
         if prediction.votes is None:
             return None
         size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
-        shares = balanced(prediction.votes, support.encoded).mean(1, keepdim=True)  # (B, 1, h, w)
+        shares = balanced(prediction.votes, support.encoded, labelled=len(support.images) - support.negatives).mean(
+            1, keepdim=True
+        )  # (B, 1, h, w)
         return self.model.backbone.grid.upsample(shares, size)[:, 0]
 
 
