@@ -86,9 +86,13 @@ def segment(
         bool, typer.Option("--fill-holes", help="What a region encloses belongs to it.", rich_help_panel=_MASKS)
     ] = False,
     drop_absent: Annotated[
-        bool,
-        typer.Option("--drop-absent", help="Mark nothing of a class that is probably not there.", rich_help_panel=_MASKS),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--drop-absent/--keep-absent",
+            help="Whether nothing is marked of a class that is probably not there; default: with lite0 and resnet50.",
+            rich_help_panel=_MASKS,
+        ),
+    ] = None,
     overlays: Annotated[bool, typer.Option(help="A picture of each image with its masks.", rich_help_panel=_MASKS)] = True,
     review: Annotated[
         bool,
@@ -164,7 +168,7 @@ def segment(
         smallest=smallest,
         fill_holes=fill_holes,
         votes=votes,
-        drop_absent=drop_absent,
+        drop_absent="auto" if drop_absent is None else drop_absent,
         edges=edges,
         zoom=zoom,
         refine=refine,

@@ -7,18 +7,21 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from cyctr.backbones.recognition import load_recogniser
 from cyctr.config import InputConfig
 from cyctr.devices import choose_device, half_pays
 from cyctr.errors import ConfigError
 from cyctr.images.geometry import fit_image, fit_label, planes
-from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, resemblance
+from cyctr.inference.confidence import CALIBRATIONS, OF_KINSHIP, UNKNOWN, calibration_name, resemblance
+from cyctr.inference.kinship import kind_of_support, kinship
 from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.inference.tiles import Window
 from cyctr.methods.cyctr import CyCTR
-from cyctr.types import IGNORE, Pixels, Prediction, Support
+from cyctr.types import IGNORE, Pixels, Prediction, Query, Support
 
 
 class Answer(NamedTuple):
@@ -26,7 +29,7 @@ class Answer(NamedTuple):
 
     Attributes:
         probability: (B, S, S) of being of the class, plain matching included.
-        likeness: (B,) how like the class what was found is.
+        likeness: (B,) how like the class what was found is, as `Predictor.calibration` reads it.
     """
 
     probability: Tensor
@@ -47,7 +50,11 @@ class Predictor:
         self.input = InputConfig(size)
         self.digest = _digest(model)
         self.model = model.to(self.device).accelerate()
-        self.calibration = CALIBRATIONS.get(calibration_name(model.config.backbone), UNKNOWN)
+        name = calibration_name(model.config.backbone)
+        self.recogniser = load_recogniser(model.backbone) if name in OF_KINSHIP else None
+        if self.recogniser is not None:
+            self.recogniser.to(self.device)
+        self.calibration = CALIBRATIONS.get(name, UNKNOWN) if self.recogniser is None else OF_KINSHIP[name]
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
@@ -59,8 +66,8 @@ class Predictor:
         return fit_image(planes(pixels[window.slices]), self.input), fit_label(part, self.input)
 
     @torch.inference_mode()
-    def encode(self, images: Tensor, labels: Tensor, closer: int, negatives: int = 0) -> Support:
-        """What the network makes of labelled images.
+    def encode(self, images: Tensor, labels: Tensor, closer: int, negatives: int = 0) -> tuple[Support, Tensor | None]:
+        """What the network makes of labelled images, and the `kind` of thing they show.
 
         Args:
             images: (K + closer + negatives, 3, S, S) uint8.
@@ -72,7 +79,12 @@ class Predictor:
         sampled = self.model.config.sampling.tokens_per_shot * (marked - closer)  # as many as without the closer looks
         with self.precision():
             queries = self.model.encode_query(images.to(self.device), (labels == IGNORE).to(self.device))
-            return self.model.label(queries, labels[None].to(self.device), None, max(2, sampled // marked))
+            support = self.model.label(queries, labels[None].to(self.device), None, max(2, sampled // marked))
+        if self.recogniser is None:
+            return support, None
+        high = queries.features.high
+        cells = self.model.backbone.grid.cells(labels.to(self.device), (high.shape[-2], high.shape[-1]), True)
+        return support, kind_of_support(self.recogniser, high, cells == 1)
 
     def answers(
         self, inputs: Tensor, padding: Tensor, supports: Iterable[EncodedSupport], votes: float | None
@@ -89,15 +101,26 @@ class Predictor:
             query = self.model.encode_query(inputs, padding)
             predictions = [(self.model.answer(query, support.encoded), support) for support in supports]
         for prediction, support in predictions:
-            assert prediction.similarity is not None
-            likeness = resemblance(prediction.probability, prediction.similarity, ~padding)
-            yield Answer(self.blended(prediction, support, votes), likeness)
+            found = self.blended(prediction, support, votes)
+            yield Answer(found, self._likeness(query, prediction, support, found, padding))
 
     def blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None = None) -> Tensor:
         """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
         weight = WEIGHT if votes is None else votes
         plain = self.matched(prediction, support) if weight else None
         return prediction.probability if plain is None else torch.lerp(prediction.probability, plain, weight)
+
+    def _likeness(
+        self, query: Query, prediction: Prediction, support: EncodedSupport, found: Tensor, padding: Tensor
+    ) -> Tensor:
+        """(B,) how like the class what was found is."""
+        if self.recogniser is None or support.kind is None:
+            assert prediction.similarity is not None
+            return resemblance(prediction.probability, prediction.similarity, ~padding)
+        high = query.features.high
+        inside = found.masked_fill(padding, 0)[:, None]
+        cells = F.adaptive_avg_pool2d(inside, (high.shape[-2], high.shape[-1]))[:, 0]
+        return kinship(self.recogniser, high, cells, support.kind)
 
     def matched(self, prediction: Prediction, support: EncodedSupport) -> Tensor | None:
         """(B, S, S) what the support's tokens say by themselves, in plain matching; None for a network without votes."""

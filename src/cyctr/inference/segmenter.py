@@ -6,6 +6,7 @@
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,8 @@ class Segmenter:
             a result at the image's own size.
         """
         chosen = SegmentOptions().changed(options)
+        if chosen.drop_absent == "auto":
+            chosen = replace(chosen, drop_absent=self.network.recogniser is not None)
         if isinstance(images, str | os.PathLike | Image.Image | Tensor):
             raise DataError(f"images are {type(images).__name__}; expected several: use segment for one, or put it in a list")
         if not isinstance(images, Iterable):
@@ -207,8 +210,8 @@ class Segmenter:
     def _encoded(
         self, name: str, images: Tensor, labels: Tensor, tile: int | None, closer: int, negatives: int
     ) -> EncodedSupport:
-        encoded = self.network.encode(images, labels, closer, negatives)
-        return EncodedSupport(name, images, labels, encoded, self.digest, tile, closer, negatives)
+        encoded, kind = self.network.encode(images, labels, closer, negatives)
+        return EncodedSupport(name, images, labels, encoded, self.digest, tile, closer, negatives, kind)
 
     def _together(self, supports: Collection[EncodedSupport], options: SegmentOptions) -> int:
         """How many images to look at together, as suits the device."""

@@ -43,6 +43,7 @@ class EncodedSupport:
         tile: pixels of the side of the windows they were cut from; none where they are whole images.
         closer: how many of the images, those after the labelled ones, are closer looks at what is small in them.
         negatives: how many of the images, the last ones, show nothing of the class.
+        kind: (classes,) what kind of thing it is, for the confidence; None where the network cannot say.
     """
 
     name: str
@@ -53,6 +54,7 @@ class EncodedSupport:
     tile: int | None = None
     closer: int = 0
     negatives: int = 0
+    kind: Tensor | None = None
 
     def __repr__(self) -> str:
         cut = "" if self.tile is None else f", in windows of {self.tile} pixels"
@@ -74,10 +76,14 @@ class EncodedSupport:
         here = self.encoded.tokens.device
         if here.type == device.type and device.index in (None, here.index):
             return self
-        return replace(self, encoded=_moved(self.encoded, device))
+        return replace(self, **self._parts(device))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "encoded": _moved(self.encoded, torch.device("cpu"))}  # opens where there is no GPU
+        return {**self.__dict__, **self._parts(torch.device("cpu"))}  # opens where there is no GPU
+
+    def _parts(self, device: torch.device) -> dict[str, Any]:
+        """What of it lies on a device."""
+        return {"encoded": _moved(self.encoded, device), "kind": None if self.kind is None else self.kind.to(device)}
 
     def save(self, path: str | Path) -> None:
         """Writes the images and labels, which any network can encode again, as one file; what is there is replaced."""
