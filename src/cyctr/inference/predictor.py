@@ -127,9 +127,9 @@ class Predictor:
         if prediction.votes is None:
             return None
         size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
-        shares = balanced(prediction.votes, support.encoded, labelled=len(support.images) - support.negatives).mean(
-            1, keepdim=True
-        )  # (B, 1, h, w)
+        labelled = len(support.images) - support.negatives
+        odds = balanced(prediction.votes, support.encoded, labelled=labelled).logit(1e-6)  # (B, votes, h, w)
+        shares = odds.mean(1, keepdim=True).sigmoid()  # (B, 1, h, w)
         return self.model.backbone.grid.upsample(shares, size)[:, 0]
 
 
