@@ -190,7 +190,7 @@ def test_several_classes_are_found_as_each_alone_and_the_backbone_sees_an_image_
 
 def test_one_label_per_pixel_is_that_of_the_likeliest_class_above_the_threshold(segmenter, disc, images):
     other = segmenter.encode_support(*scene((70, 70), 9), name="other")
-    (result,) = segmenter.segment_many(images[:1], {"a": disc, "b": other}, threshold=0.4, faint=0)
+    (result,) = segmenter.segment_many(images[:1], {"a": disc, "b": other}, threshold=0.4)
     stacked = np.stack([one.probability for one in result.classes.values()])
     expected = np.where(stacked.max(0) > 0.4, stacked.argmax(0) + 1, 0)
     assert np.array_equal(result.labels, expected)

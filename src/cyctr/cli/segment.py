@@ -85,14 +85,6 @@ def segment(
     fill_holes: Annotated[
         bool, typer.Option("--fill-holes", help="What a region encloses belongs to it.", rich_help_panel=_MASKS)
     ] = False,
-    faint: Annotated[
-        float,
-        typer.Option(
-            "--faint",
-            help="Drop regions whose peak is below this share of the highest probability, 0 for none.",
-            rich_help_panel=_MASKS,
-        ),
-    ] = 0.8,
     drop_absent: Annotated[
         bool | None,
         typer.Option(
@@ -175,7 +167,6 @@ def segment(
         scales=tuple(options.floats("--scales", scales)),
         smallest=smallest,
         fill_holes=fill_holes,
-        faint=faint,
         votes=votes,
         drop_absent="auto" if drop_absent is None else drop_absent,
         edges=edges,

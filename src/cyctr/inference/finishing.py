@@ -7,7 +7,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from cyctr.inference.cleaning import clean, without_faint
+from cyctr.inference.cleaning import clean
 from cyctr.inference.clicker import EncodedImage, shared
 from cyctr.inference.result import PRESENT, Segmentation
 from cyctr.inference.segment_options import SegmentOptions
@@ -55,6 +55,5 @@ def finished(
         return found
     if sharpen is not None:
         probability = sharpen(probability, options.threshold)
-    faint = options.faint if options.tile is None else 0.0  # tiles are for images with many things
-    mask = clean(without_faint(probability, options.threshold, faint), options.smallest, options.fill_holes)
+    mask = clean(probability > options.threshold, options.smallest, options.fill_holes)
     return replace(found, probability=probability, mask=mask)

@@ -15,7 +15,6 @@ from cyctr.config import InputConfig
 from cyctr.images.edges import edge_maps
 from cyctr.images.geometry import fit_image, padding_of
 from cyctr.images.imaging import release_memory
-from cyctr.inference.cleaning import without_faint
 from cyctr.inference.predictor import Predictor
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.supports.encoded import EncodedSupport
@@ -115,8 +114,7 @@ def _look_closer(
 ) -> None:
     """Puts a second look at what was found of one class, where that is small, in place of the first."""
     levels = [min(options.threshold, _NEAR_PEAK * float(values.max())) for values in probabilities]
-    marked = [without_faint(values, level, options.faint) for values, level in zip(probabilities, levels, strict=True)]
-    near = [closer(mask, _CLOSER_LOOK) for mask in marked]
+    near = [closer(values > level, _CLOSER_LOOK) for values, level in zip(probabilities, levels, strict=True)]
     chosen = [(image, values, window) for image, values, window in zip(images, probabilities, near, strict=True) if window]
     parts = [image[window.slices] for image, _, window in chosen]
     again = look(network, parts, support, replace(options, zoom=False), batch)

@@ -19,7 +19,6 @@ class SegmentOptions:
     scales: tuple[float, ...] = setting((1.0,), "Sizes to look at, such as 0.75,1,1.25: better, slower.")
     smallest: int = setting(0, "Drop regions of fewer pixels.")
     fill_holes: bool = setting(False, "What a region encloses belongs to it.")
-    faint: float = setting(0.8, "Drop regions whose peak is below this share of the highest probability, 0 for none.")
     votes: float | None = setting(None, "Weight of plain matching, 0 to 1; default: 0.5.")
     drop_absent: bool | Literal["auto"] = setting(
         "auto", "Mark nothing of a class that is probably not there; auto: where the confidence was measured for the network."
@@ -38,9 +37,6 @@ class SegmentOptions:
             _check_choice("drop_absent", self.drop_absent, ", or 'auto'")
         for name in ("flip", "fill_holes", "edges", "zoom"):
             _check_choice(name, getattr(self, name))
-        _check_number("faint", self.faint)
-        if not 0 <= self.faint <= 1:
-            raise ConfigError(f"faint is {self.faint}; expected a share of the highest probability, from 0 (keep all) to 1")
         if self.refine not in (None, "sam"):
             raise ConfigError(f"refine is {self.refine!r}; expected 'sam' or None")
         check_tile(self.tile)
