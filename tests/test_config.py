@@ -361,7 +361,8 @@ def another(value, kind):
         str: "resnet18",
         str | None: "timm:a1_in1k",
         tuple[float, float]: (0.75, 1.5),
-        tuple[int, int, int] | None: (1, 2, 4),
+        tuple[int, ...] | None: (1, 2, 4),
+        tuple[float, ...] | None: (0.1, 0.25, 0.5),
         tuple[float, float, float] | None: (0.1, 0.25, 0.5),
         tuple[Level, ...]: ("high", "mid") if value != ("high", "mid") else ("high",),
     }

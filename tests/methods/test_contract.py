@@ -214,7 +214,9 @@ def test_a_method_exports_as_one_program(name):
 
 @LEARNING
 def test_a_short_training_beats_the_untrained_method(name):
-    seen, unseen = (SyntheticEpisodes(classes, size=65, seed=seed) for classes, seed in ((range(100), 1), (range(1000, 1050), 2)))
+    seen, unseen = (
+        SyntheticEpisodes(classes, size=65, seed=seed) for classes, seed in ((range(100), 1), (range(1000, 1050), 2))
+    )
     model = CASES[name]().build()
     before = overlap(model, unseen)
     optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], 2e-3)
