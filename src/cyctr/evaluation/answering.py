@@ -43,8 +43,8 @@ def check_method(name: str, weights: str, device: str, precision: str) -> None:
     elif name not in pretrained.NAMES and not Path(name).is_file():
         known = ", ".join((*REFERENCES, *pretrained.NAMES))
         raise ConfigError(
-            f"method is {name!r}; expected {known}, the path of a checkpoint, or package.module:Class of a method that learns "
-            "nothing"
+            f"method is {name!r}; expected {known}, or the path of a checkpoint; a method of your own that learns nothing is "
+            "named package.module:Class"
         )
 
 
