@@ -6,12 +6,11 @@ from itertools import pairwise
 import pytest
 import torch
 from learning import assert_close, same_bits
-from making import episode, tiny
+from making import episode, losses, tiny
 
 from cyctr.config import OptimizerConfig
 from cyctr.errors import CheckpointError
-from cyctr.methods.cyctr.config import PAPER, LossConfig, ModelConfig
-from cyctr.methods.cyctr.loss import episode_loss
+from cyctr.methods.cyctr.config import PAPER, ModelConfig
 from cyctr.training.optimiser import Optimization
 
 STEPS = 12
@@ -93,7 +92,7 @@ def test_every_weight_but_those_of_the_backbone_moves(config):
     made = optimization(config, model)
     before = copied(model.state_dict())
     for number in range(2):
-        episode_loss(model(given), given, LossConfig()).total.backward()
+        losses(model, given).total.backward()
         made.step(number)
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == set(made.weights)

@@ -1,6 +1,7 @@
 """A network ready to answer: on its device, at its precision, with what it can do beside segmenting."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cyctr.backbones.recognition import load_recogniser
-from cyctr.config import InputConfig
+from cyctr.config import InputConfig, changed
 from cyctr.devices import choose_device, half_pays
 from cyctr.errors import ConfigError
 from cyctr.images.geometry import fit_image, fit_label, planes
@@ -157,7 +158,7 @@ class Predictor:
 
 def _digest(model: Method[Any]) -> str:
     """A checksum by which a support knows its network; what only training uses may be missing from a checkpoint."""
-    total = hashlib.sha256(repr(model.config).encode())
+    total = hashlib.sha256(json.dumps(changed(model.config)).encode())
     for name, value in sorted(model.state_dict().items()):
         if name.startswith(model.training_only):
             continue
