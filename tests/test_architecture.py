@@ -14,9 +14,11 @@ WALKS = re.findall(r"^\| [^|]+ \| `([\w/]+\.py)` \| `([\w.]+)` \| [^|]+ \| [^|]+
 
 
 def names_in(path: Path) -> set[str]:
-    """The functions and classes of a module, and the methods of its classes."""
+    """The functions, classes and values of a module, and the methods of its classes."""
     found = set()
     for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         if isinstance(node, ast.ClassDef):
