@@ -430,7 +430,9 @@ def test_a_mask_that_was_mended_by_hand_stays_and_a_note_says_so_until_force(seg
     code, output, error = segment(*usual, support=both)
     assert code == 0 and "5 of 5 images done before" in output
     assert re.search(
-        r"^cyctr: note: not done again: 1 image, since .*1\.disc\.png was changed by hand; use --force", error, re.M
+        r"^cyctr: note: not done again: 1 image, since .*1\.disc\.png was changed by hand; force replaces such files",
+        error,
+        re.M,
     ), error
     assert mended.read_bytes() == content
     well(segment(*usual, "--force", support=both))
@@ -478,7 +480,7 @@ def test_results_of_earlier_runs_below_the_queries_are_no_queries(segment, tmp_p
     assert code == 0
     assert (
         error
-        == f"cyctr: note: left out: {queries / 'first'}, results of an earlier run; name it in --query to segment it too\n"
+        == f"cyctr: note: left out: {queries / 'first'}, results of an earlier run; give it by its own name to segment it too\n"
     )
     assert keys(queries / "first") == keys(queries / "second") == ["0", "1", "2", "3", "4"]
     well(segment(query=queries / "first" / "overlays", output=tmp_path / "out"))

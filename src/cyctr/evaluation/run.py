@@ -66,7 +66,8 @@ class Job:
         if differing:
             raise ConfigError(
                 f"the results in the output folder were made with other settings (there / here: {'; '.join(differing)}); "
-                "give the same options, or another --output"
+                "give the same options, or another folder",
+                "output",
             )
         found.sessions += fresh.sessions
         return found
