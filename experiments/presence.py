@@ -128,6 +128,9 @@ def report(given: argparse.Namespace) -> None:
             chance = [chances(np.array([bias + np.log(4), slope]), values(rows[which])[:, None]) for which in SETS[:2]]
             lost, marked = (chance[0] < 0.5).mean(), (chance[1] >= 0.5).mean()
             print(f"\nbias {bias}, slope {slope}; at 0.5, four of five expected: {lost:.1%} lost, {marked:.1%} marked")
+            found = unseen(rows["coco-1"], rows["coco-absent"])
+            lost, marked = (found[0] + np.log(4) < 0).mean(), (found[1] + np.log(4) >= 0).mean()
+            print(f"by fits that met no row of the class: {lost:.1%} lost, {marked:.1%} marked")
 
 
 def main() -> None:

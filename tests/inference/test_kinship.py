@@ -1,5 +1,8 @@
 """Kinship: whether what was found is the kind of thing that the support shows."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,6 +10,7 @@ from cyctr import compat
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.recognition import Recogniser, load_recogniser
 from cyctr.config import BackboneConfig
+from cyctr.inference.confidence import OF_KINSHIP, Calibration
 from cyctr.inference.kinship import excited, kind_of_support, kinship
 
 
@@ -81,3 +85,13 @@ def test_a_classifier_reads_the_features_as_the_whole_network_does(name, last, s
 
 def test_a_backbone_of_random_weights_recognises_nothing():
     assert load_recogniser(Backbone(BackboneConfig("tiny"))) is None
+
+
+def test_the_numbers_are_those_that_were_measured(monkeypatch):
+    root = Path(__file__).parents[2]
+    monkeypatch.syspath_prepend(root / "experiments")
+    import presence
+
+    rows = json.loads((root / "results" / "presence" / "lite0.json").read_text())["rows"]
+    bias, slope = presence.weighed(*(presence.values(rows[which]) for which in ("coco-1", "coco-absent")))
+    assert OF_KINSHIP["efficientnet-lite0"] == Calibration(bias, slope, 0.0)

@@ -89,7 +89,7 @@ def segment(
         bool | None,
         typer.Option(
             "--drop-absent/--keep-absent",
-            help="Whether nothing is marked of a class that is probably not there; default: with lite0 and resnet50.",
+            help="Whether nothing is marked of a class that is probably not there; default: with lite0.",
             rich_help_panel=_MASKS,
         ),
     ] = None,

@@ -13,7 +13,7 @@ from cyctr.methods.base import Matching
 WEIGHT = 0.5
 """Of plain matching in the answer. `experiments/photos.py`: the best for supports that the network knows well or badly."""
 
-EXPECTED = 0.2
+EXPECTED = 0.25
 """The share of a photograph that is of the class before anything is seen of it."""
 _LEAST = 1e-6  # a share that is no smaller, nor closer to one
 
