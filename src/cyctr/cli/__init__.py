@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import cyctr
-from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
+from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, studio, support, train, weights
 from cyctr.cli.command import add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
@@ -27,6 +27,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "token_normalize_func": with_dashes},
 )
+add(app, "studio", studio.studio, studio.EXAMPLES)
 add(app, "segment", segment.segment, segment.EXAMPLES)
 add(app, "explain", explain.explain, explain.EXAMPLES)
 app.add_typer(support.app, name="support")
