@@ -13,8 +13,9 @@ from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import FileResponse
+from starlette.responses import FileResponse, JSONResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -118,9 +119,8 @@ def serve(
             say(f"warning: {host} can be reached from other machines; whoever has the token can see and change the project")
         for problem in studio.project.problems[:5]:
             say(f"note: {problem}")
-        say(
-            f"{studio.project.store.counts()['photos']:,} photos in {studio.project.photos}; the project is in {studio.project.folder}"
-        )
+        count = studio.project.store.counts()["photos"]
+        say(f"{counted(count, 'photo')} in {studio.project.photos}; the project is in {studio.project.folder}")
         say(f"open {address}")
         say("stop with Ctrl-C; everything that the page calls saved is on disk")
         config = uvicorn.Config(
