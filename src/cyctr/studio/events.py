@@ -7,9 +7,9 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+from cyctr.limits import PAGES
 from cyctr.studio.refusals import BusyError
 
-_MOST_PAGES = 32
 _MOST_WAITING = 1_000  # events for a page that does not read them; it begins again then
 _SILENCE = 15.0  # seconds, after which a comment keeps the connection
 
@@ -41,7 +41,7 @@ class Events:
             BusyError: too many pages are open.
         """
         with self._lock:
-            if len(self._pages) >= _MOST_PAGES:
+            if len(self._pages) >= PAGES:
                 raise BusyError(f"{len(self._pages)} pages are open; close one")
             queue: asyncio.Queue[bytes | None] = asyncio.Queue()
             page = next(self._numbers)

@@ -5,7 +5,7 @@ from typing import Any
 from starlette.responses import Response
 from starlette.routing import Route
 
-from cyctr.studio import security
+from cyctr.limits import REQUEST_BYTES
 from cyctr.studio.describing import photo_values
 from cyctr.studio.finding import before_path
 from cyctr.studio.listing import look_at_all, looked_at
@@ -152,7 +152,7 @@ ROUTES: list[Route] = [
     route(f"{_ONE}/image", "GET", image),
     route(f"{_ONE}/tile/{{level:int}}/{{column:int}}/{{row:int}}", "GET", tile),
     route(f"{_ONE}/mask/{{class_id:int}}", "GET", mask),
-    route(f"{_ONE}/mask/{{class_id:int}}", "PUT", put_mask, security.BODY_BYTES),
+    route(f"{_ONE}/mask/{{class_id:int}}", "PUT", put_mask, REQUEST_BYTES),
     route(f"{_ONE}/mask/{{class_id:int}}", "DELETE", delete_mask),
     route(f"{_ONE}/state", "POST", state),
     route(f"{_ONE}/example", "POST", example),

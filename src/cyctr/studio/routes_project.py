@@ -14,11 +14,11 @@ from starlette.routing import Route
 import cyctr
 from cyctr.formats import FORMATS
 from cyctr.inference.segmenter import Segmenter
+from cyctr.limits import PREVIEWS
 from cyctr.studio.describing import class_values
 from cyctr.studio.exporting import DESCRIBED, export, plan
 from cyctr.studio.refusals import BusyError, RefusedError
 from cyctr.studio.web import Call, Studio, answered, flag, known_class, number, route
-from cyctr.studio.worker import MOST_PREVIEWS
 
 
 def project_values(studio: Studio) -> dict[str, Any]:
@@ -92,8 +92,8 @@ def previews(call: Call) -> dict[str, Any]:
     """Segments photos soon."""
     values, studio = call.values(), call.studio
     photos = values.get("photos")
-    if not isinstance(photos, list) or len(photos) > MOST_PREVIEWS:
-        raise RefusedError(f"photos are not as expected; expected a list of at most {MOST_PREVIEWS} ids")
+    if not isinstance(photos, list) or len(photos) > PREVIEWS:
+        raise RefusedError(f"photos are not as expected; expected a list of at most {PREVIEWS} ids")
     known = [studio.project.store.photo(str(one)).id for one in photos]
     chosen = values.get("class")
     class_id = None if chosen is None else known_class(studio, chosen)

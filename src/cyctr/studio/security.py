@@ -15,10 +15,9 @@ from starlette.requests import HTTPConnection, Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from cyctr.limits import REQUEST_BYTES
 from cyctr.studio.refusals import TooLargeError
 
-BODY_BYTES = 2**26
-"""Of a request."""
 HEADERS: Mapping[str, str] = {
     "Content-Security-Policy": (
         "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
@@ -131,7 +130,7 @@ class Guard:
             return "127.0.0.1"
 
 
-async def body_of(request: Request, most: int = BODY_BYTES) -> bytes:
+async def body_of(request: Request, most: int = REQUEST_BYTES) -> bytes:
     """The bytes of a request, counted as they come: what it says of its length may be a lie.
 
     Raises:

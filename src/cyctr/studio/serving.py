@@ -37,6 +37,7 @@ from cyctr.studio.worker import Worker
 from cyctr.words import counted
 
 STATIC = Path(__file__).parent / "static"
+_PATIENCE = 0.5  # seconds until the server answers, and a browser may be opened
 _SECONDS_FOR_PAGES = 2  # to end their connections in, when the server stops
 Say = Callable[[str], None]
 
@@ -197,7 +198,7 @@ def _launched(address: str | None, say: Say) -> Iterator[None]:
     with os.fdopen(handle, "w") as file:
         target = escape(address, quote=True)
         file.write(f'<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url={target}">')
-    timer = threading.Timer(0.5, _open_browser, (Path(name).as_uri(), say))
+    timer = threading.Timer(_PATIENCE, _open_browser, (Path(name).as_uri(), say))
     timer.daemon = True
     timer.start()
     try:

@@ -154,7 +154,7 @@ class Store:
     def changing(self) -> Iterator[None]:
         """All changes inside happen, or none does."""
         with self._lock:
-            if self._base.in_transaction:
+            if self._within():
                 yield
                 return
             try:
@@ -162,13 +162,16 @@ class Store:
                 yield
                 self._base.execute("COMMIT")
             except BaseException as error:
-                if self._base.in_transaction:
+                if self._within():
                     self._base.execute("ROLLBACK")
                 if isinstance(error, sqlite3.OperationalError):
                     raise FullError(
                         f"the project cannot be written ({error}); make room on the disk, it is tried again"
                     ) from error
                 raise
+
+    def _within(self) -> bool:
+        return self._base.in_transaction
 
     def _all(self, sql: str, *values: Any) -> list[Any]:
         with self._lock:

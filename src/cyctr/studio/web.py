@@ -16,6 +16,7 @@ from starlette.routing import Route
 
 from cyctr import json_files
 from cyctr.errors import CyctrError
+from cyctr.limits import REQUEST_JSON_BYTES
 from cyctr.studio.describing import photo_values
 from cyctr.studio.events import Events
 from cyctr.studio.examples import Examples
@@ -30,8 +31,6 @@ from cyctr.studio.worker import Worker
 from cyctr.words import one_line
 
 T = TypeVar("T")
-JSON_BYTES = 2**20
-"""Of a request in JSON."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,9 @@ def known_class(studio: Studio, value: object) -> int:
 Answer = Response | dict[str, Any] | list[Any] | None
 
 
-def route(path: str, method: str, handle: Callable[[Call], "Answer | Awaitable[Answer]"], most: int = JSON_BYTES) -> Route:
+def route(
+    path: str, method: str, handle: Callable[[Call], "Answer | Awaitable[Answer]"], most: int = REQUEST_JSON_BYTES
+) -> Route:
     """A route whose handler is called beside the event loop; an async one, in it."""
 
     async def endpoint(request: Request) -> Response:

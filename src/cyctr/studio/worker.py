@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from cyctr.errors import CyctrError
 from cyctr.inference.segmenter import Segmenter
+from cyctr.limits import QUESTIONS
 from cyctr.studio.describing import mask_values
 from cyctr.studio.events import Events
 from cyctr.studio.examples import Examples
@@ -23,9 +24,6 @@ from cyctr.studio.refusals import BusyError, GoneError, RefusedError
 from cyctr.words import one_line
 
 T = TypeVar("T")
-_MOST_WAITING = 16  # questions
-MOST_PREVIEWS = 64
-"""Photos in one request."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class Worker:
         with self._wake:
             if self.problem is not None:
                 raise RefusedError(self.problem)
-            if len(self._questions) >= _MOST_WAITING:
+            if len(self._questions) >= QUESTIONS:
                 raise BusyError(f"{len(self._questions)} requests wait for the network; try again in a moment")
             self._questions.append((work, future))
             self._wake.notify()
