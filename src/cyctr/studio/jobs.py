@@ -145,7 +145,7 @@ class Jobs:
         assert self.status is not None
         for photo in self._project.store.todo(self.status.id, SCOPES[self.status.only]):
             try:
-                photo = looked_at(self._project, photo)
+                photo = self._as_it_is(photo)
             except GoneError:
                 self._done(photo, 0)
                 continue
@@ -154,6 +154,12 @@ class Jobs:
                 continue
             self._given.append(photo)
             yield path_of(self._project, photo)
+
+    def _as_it_is(self, photo: Photo) -> Photo:
+        try:
+            return looked_at(self._project, photo)
+        except GoneError:  # replaced by another file, which is done in its place, or really gone
+            return looked_at(self._project, self._project.store.photo(photo.id))
 
     def _unreadable(self, place: int, error: DataError) -> None:
         photo = self._given[place]
