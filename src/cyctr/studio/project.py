@@ -92,6 +92,7 @@ class Project:
         classes: by id.
         settings: of all photos.
         problems: a line for each thing that was passed over when it was opened.
+        is_new: whether it was made just now.
     """
 
     folder: Path
@@ -100,6 +101,7 @@ class Project:
     classes: dict[int, Class]
     settings: Settings
     problems: list[str] = field(default_factory=list)
+    is_new: bool = False
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def class_of(self, id: int) -> Class:  # noqa: A002 - the page's word
@@ -240,7 +242,7 @@ def open_project(folder: Path, place: Path | None = None, begin: Callable[[Proje
         if about is None
         else Settings().changed({name: value for name, value in about.get("settings", {}).items() if name in vars(Settings())})
     )
-    project = Project(place, folder, Store(place / STATE), classes, settings)
+    project = Project(place, folder, Store(place / STATE), classes, settings, is_new=is_new)
     try:
         if is_new:
             begin(project)

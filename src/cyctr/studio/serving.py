@@ -155,7 +155,8 @@ class _Server(uvicorn.Server):
 
 def _parts(project: Project, open_segmenter: Callable[[], Segmenter]) -> Studio:
     """Everything that works on a project, which is put in order first."""
-    list_photos(project)
+    if not project.is_new:  # whose photos were listed as it began
+        list_photos(project)
     events, masks, photos = Events(), Masks(project), Photos(project)
     examples = Examples(project, masks)
     masks.heal()
