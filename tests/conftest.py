@@ -6,6 +6,8 @@ import torch
 
 from cyctr import cli
 
+pytest_plugins = ["browsing"]
+
 
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread_per_worker():

@@ -8,9 +8,9 @@ export class ApiError extends Error {
     this.body = body;
   }
 
-  /** Whether the same request may succeed later: no connection, disk full, too many jobs, server error. */
+  /** Whether the same request may succeed later: no connection, a new token, disk full, too many jobs, server error. */
   get passing() {
-    return this.status === 0 || this.status === 429 || this.status >= 500;
+    return [0, 401, 429].includes(this.status) || this.status >= 500;
   }
 }
 
@@ -36,6 +36,9 @@ async function send(method, path, { json, body, type, signal } = {}) {
     answer = await response.json();
   } catch {
     // an error without our body comes from something between us and the server
+  }
+  if (response.status === 401) {
+    throw new ApiError(401, "The studio was started again. Open the address that it printed; this window then goes on.");
   }
   throw new ApiError(response.status, answer.error ?? `The server answered ${response.status}.`, answer);
 }

@@ -63,7 +63,6 @@ function drawSaving({ state, text }) {
 function drawTheme(theme) {
   const dark = theme === "dark" || (theme === null && matchMedia("(prefers-color-scheme: dark)").matches);
   document.documentElement.dataset.theme = dark ? "dark" : "light";
-  byId("theme").setAttribute("aria-pressed", String(dark));
 }
 
 function drawProject(project) {
@@ -99,7 +98,7 @@ function projectNews(news) {
 // ---- the bar over the stage ---------------------------------------------------------------------------------------
 
 function drawTool(name) {
-  for (const button of document.querySelectorAll("[data-tool]")) button.setAttribute("aria-pressed", String(button.dataset.tool === name));
+  for (const button of document.querySelectorAll("button[data-tool]")) button.setAttribute("aria-pressed", String(button.dataset.tool === name));
   byId("tool-hint").textContent = HINTS[name];
   byId("brush-options").hidden = !["brush", "eraser", "not-this"].includes(name);
   byId("wand-options").hidden = name !== "wand";
@@ -199,7 +198,7 @@ function bindCompare() {
 
 function bindButtons() {
   for (const name of ["label", "review", "export"]) press(`go-${name}`, () => set({ screen: name }));
-  for (const button of document.querySelectorAll("[data-tool]")) {
+  for (const button of document.querySelectorAll("button[data-tool]")) {
     button.addEventListener("click", () => set({ tool: button.dataset.tool }));
   }
   press("save-retry", () => {
@@ -229,7 +228,10 @@ function bindButtons() {
 }
 
 function listenToServer() {
-  const projectSoon = debounced(200, async () => projectNews(await getJson("/api/project")));
+  const projectSoon = debounced(200, async () => {
+    const news = await getJson("/api/project").catch(() => null); // a lost connection has its own note
+    if (news) projectNews(news);
+  });
   listen({
     preview: arrived,
     job: jobNews,
@@ -258,6 +260,7 @@ async function firstPhoto() {
   const photo = at >= 0 ? order.at(at) : await order.reach(0);
   if (photo) await open(photo.id);
   byId("no-photos").hidden = order.total > 0;
+  if (!get("project").classes.length && get("screen") === "label") byId("first-class-name").focus();
 }
 
 async function start() {

@@ -340,6 +340,9 @@ on("brightness contrast", () => {
   photoLayer.style.filter = `brightness(${get("brightness")}) contrast(${get("contrast")})`;
 });
 on("painted", repaintArea);
+on("doc", (doc) => {
+  stage.dataset.photo = doc?.photo.name ?? "";
+});
 
 export function startStage() {
   new ResizeObserver(resize).observe(stage);

@@ -34,16 +34,26 @@ export async function decideOpen(state) {
   }
 }
 
+function chooseClass(event) {
+  const item = get("project").classes[Number(event.key) - 1];
+  if (item) set({ classId: item.id });
+}
+
 const onCursor = (run) => () => {
   if (!hasCursor()) return false;
   run();
   return true;
 };
 
-const arrow = (name, dx, dy) => [
-  { id: `cursor-${name}`, group: "Keyboard pointer", text: `Move ${name}`, keys: [`arrow${name}`], scope: "label", run: onCursor(() => moveCursor(16 * dx, 16 * dy)) },
-  { id: `cursor-fine-${name}`, group: "Keyboard pointer", text: `Move ${name} a little`, keys: [`shift+arrow${name}`], scope: "label", run: onCursor(() => moveCursor(dx, dy)) },
-];
+const ARROWS = { arrowleft: [-1, 0], arrowright: [1, 0], arrowup: [0, -1], arrowdown: [0, 1] };
+
+/** Moves the keyboard's pointer by so many pixels of the screen; the arrows have their other meaning without it. */
+function arrow(event, distance) {
+  if (!hasCursor()) return false;
+  const [dx, dy] = ARROWS[event.key.toLowerCase()] ?? [0, 0];
+  moveCursor(dx * distance, dy * distance);
+  return true;
+}
 
 export const listCommands = () =>
   addCommands([
@@ -76,10 +86,8 @@ export const listCommands = () =>
     { id: "cursor", group: "Keyboard pointer", text: "Keyboard pointer on or off", keys: ["k"], scope: "label", run: toggleCursor },
     { id: "cursor-press", group: "Keyboard pointer", text: "Press; with a brush: begin or end a stroke", keys: ["space", "enter"], scope: "label", run: onCursor(() => pressCursor()) },
     { id: "cursor-take", group: "Keyboard pointer", text: "Press for the opposite", keys: ["shift+space", "shift+enter"], scope: "label", run: onCursor(() => pressCursor(true)) },
-    ...arrow("left", -1, 0),
-    ...arrow("right", 1, 0),
-    ...arrow("up", 0, -1),
-    ...arrow("down", 0, 1),
+    { id: "cursor-move", group: "Keyboard pointer", text: "Move it", keys: Object.keys(ARROWS), scope: "label", fixed: true, run: (event) => arrow(event, 16) },
+    { id: "cursor-fine", group: "Keyboard pointer", text: "Move it a little", keys: Object.keys(ARROWS).map((key) => `shift+${key}`), scope: "label", fixed: true, run: (event) => arrow(event, 1) },
     { id: "pan", group: "View", text: "Drag pans while held (or middle button)", keys: ["space"], scope: "label", held: true, run: (held) => !hasCursor() && holdSpace(held) },
 
     { id: "next", group: "Photos", text: "Next photo", keys: ["d", "arrowright"], scope: "label", run: () => void step(1) },
@@ -89,17 +97,7 @@ export const listCommands = () =>
     { id: "reject", group: "Photos", text: "Nothing here and next", keys: ["x"], scope: "label", run: () => void decideOpen("rejected") },
     { id: "use", group: "Photos", text: "Use as example", keys: ["u"], scope: "label", run: () => void (get("photo") && useAsExample(get("photo"))) },
 
-    ...Array.from({ length: 9 }, (_, index) => ({
-      id: `class-${index + 1}`,
-      group: "Classes",
-      text: `Class ${index + 1}`,
-      keys: [String(index + 1)],
-      scope: "label",
-      run: () => {
-        const item = get("project").classes[index];
-        if (item) set({ classId: item.id });
-      },
-    })),
+    { id: "class", group: "Classes", text: "Class by its number", keys: [..."123456789"], scope: "label", fixed: true, run: chooseClass },
     { id: "new-class", group: "Classes", text: "New class", keys: ["shift+n"], scope: "label", run: () => void newClass() },
 
     { id: "review-accept", group: "Review", text: "Accept and next", keys: ["enter"], scope: "review", run: () => void decideFocused("accepted") },

@@ -36,23 +36,27 @@ export class Layer {
     return this.raster;
   }
 
-  /** Takes the mask that the server holds; what was painted here and not saved is dropped. */
-  async load() {
-    const response = await raw(`${this.path}?v=${Date.now()}`);
-    if (response.status === 204) {
-      this.raster = null;
-      this.revision = 0;
-      this.origin = null;
-    } else {
-      const { values, width, height } = await decode(await response.blob());
-      if (width !== this.doc.width || height !== this.doc.height) {
-        throw new Error(`${this.doc.photo.name}: the mask is ${width} x ${height}, the photo ${this.doc.width} x ${this.doc.height}`);
-      }
-      this.raster = values;
-      this.revision = Number(response.headers.get("X-Revision"));
+  /** The mask that the server holds: its raster (null: there is none) and revision. */
+  async fetch() {
+    const response = await raw(this.path);
+    if (response.status === 204) return { raster: null, revision: 0 };
+    const { values, width, height } = await decode(await response.blob());
+    if (width !== this.doc.width || height !== this.doc.height) {
+      const expected = `${this.doc.width} x ${this.doc.height}`;
+      throw new Error(`${this.doc.photo.name}: the mask is ${width} x ${height}, the photo ${expected}; load the page again`);
     }
-    this.startedEmpty = this.raster === null;
+    return { raster: values, revision: Number(response.headers.get("X-Revision")) };
+  }
+
+  /** Takes a fetched mask; what was painted here and not saved is dropped. */
+  take({ raster, revision }) {
+    this.raster = raster;
+    this.revision = revision;
+    this.startedEmpty = raster === null;
     this.dirty = this.conflict = this.problem = null;
+    this.origin = raster ? (this.doc.photo.masks[this.classId]?.origin ?? "found") : null;
+    this.doc.corrected ||= this.origin === "found";
+    this.doc.history.forget(this.classId);
   }
 }
 
@@ -82,10 +86,7 @@ export class Doc {
 
   async reload(classId) {
     const layer = this.layer(classId);
-    await layer.load();
-    layer.origin = layer.raster ? (this.photo.masks[classId]?.origin ?? "found") : null;
-    this.corrected ||= layer.origin === "found";
-    this.history.forget(classId);
+    layer.take(await layer.fetch());
   }
 
   get bounds() {

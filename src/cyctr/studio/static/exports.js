@@ -23,8 +23,7 @@ const look = debounced(80, async () => {
   byId("export-count").textContent = counts;
   const skipped = answer.skipped ?? [];
   byId("export-skipped").hidden = !skipped.length;
-  byId("export-skipped-list").replaceChildren(...skipped.slice(0, 50).map((item) => h("li", {}, typeof item === "string" ? item : `${item.name}: ${item.reason}`)));
-  byId("export-skipped-count").textContent = `${plural(skipped.length, "photo")} left out`;
+  byId("export-skipped").textContent = `Left out: ${skipped.join("; ")}.`;
   byId("export-run").disabled = Boolean(answer.problem) || !answer.photos;
   byId("export-run").dataset.ready = String(!answer.problem);
 });
@@ -54,7 +53,7 @@ function drawFormats() {
       const input = h("input", { type: "radio", name: "format", value: format.name, on: { change: look } });
       input.checked = index === 0;
       const exact = h("span", { class: "chip", "data-state": format.exact ? "accepted" : "open" }, format.exact ? "exact" : "outlines, not exact");
-      return h("label", { class: "format" }, input, h("span", { class: "format-text" }, h("strong", {}, format.name.toUpperCase()), h("span", { class: "muted" }, format.text)), exact);
+      return h("label", { class: "format" }, input, h("span", { class: "format-text" }, h("strong", {}, format.name.toUpperCase()), h("span", { class: "muted" }, format.text.replace(/^\w+: /, ""))), exact);
     }),
   );
 }

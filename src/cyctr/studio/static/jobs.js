@@ -4,7 +4,7 @@ import { getJson, post, query } from "./api.js";
 import { ask, attempt, note } from "./dialogs.js";
 import { byId, plural } from "./dom.js";
 import { reload, showChanges } from "./grid.js";
-import { emit, get, on } from "./state.js";
+import { emit, on } from "./state.js";
 
 let job = null;
 
@@ -67,7 +67,8 @@ async function start(only) {
 /** Asks which photos, and begins. */
 export async function segmentAll() {
   if (running()) return;
-  const project = get("project");
+  const project = await attempt(() => getJson("/api/project"));
+  if (!project) return;
   if (!project.counts.examples) {
     note("Label at least one photo first: the network needs an example.", { seconds: 5 });
     return;

@@ -10,7 +10,7 @@ let singles = read("single-keys") ?? true;
 
 /**
  * Adds commands: { id, group, text, keys, scope, run, held }. `scope` is a screen or "any"; `held` commands get
- * true when the key goes down and false when it comes up. A `run` that returns false lets the key pass.
+ * true when the key goes down and false when it comes up; `fixed` ones keep their keys. A `run` that returns false lets the key pass.
  */
 export const addCommands = (list) => commands.push(...list);
 
@@ -122,10 +122,12 @@ let redraw = () => {};
 
 function table() {
   const groups = Map.groupBy ? Map.groupBy(commands, (command) => command.group) : group(commands);
-  const box = h("div", { class: "keys", tabindex: "0", role: "region", "aria-label": "All keys" });
+  const box = h("div", { class: "keys" });
   for (const [name, list] of groups) {
     const rows = list.map((command) => {
-      const text = keysOf(command).map(spell).join("  ") || "none";
+      const keys = keysOf(command);
+      const text = (keys.length > 4 ? [keys[0], keys.at(-1)].map(spell).join(" – ") : keys.map(spell).join("  ")) || "none";
+      if (command.fixed) return h("li", {}, h("span", {}, command.text), h("kbd", {}, text));
       const label = `Change the key of: ${command.text}. Now ${text}`;
       const button = h("button", { type: "button", class: "key", title: "Change this key", "aria-label": label, on: { click: () => change(command, button) } }, text);
       return h("li", {}, h("span", {}, command.text), button);

@@ -23,13 +23,19 @@ export async function open(id) {
   const photo = photoOf(id);
   if (photo && get("photo")?.id !== id) {
     set({ doc: null, photo });
-    showPhoto(photo);
+    showPhoto(photo.problem ? null : photo);
   }
   await attempt(async () => {
     const doc = await docFor(id);
     if (opening !== id) return;
     const fresh = learn(doc.photo);
     doc.photo = fresh;
+    if (fresh.problem) {
+      docs.delete(id);
+      set({ photo: fresh, doc: null, compare: null });
+      showPhoto(null);
+      return;
+    }
     if (get("photo")?.id !== id || !photo) showPhoto(fresh);
     set({ photo: fresh, doc, compare: null });
     emit("history", doc.history);
@@ -88,18 +94,19 @@ export async function nextOpen() {
   else note("There is no photo left that nobody looked at.", { seconds: 4 });
 }
 
-/** A mask came from the server; the open photo takes it unless the person is at work on it. */
+/** A newer mask is on the server; the open photo takes it unless the person is at work on it. */
 export async function refresh(photoId, classId, revision) {
   const doc = docs.get(photoId);
-  if (!doc) return;
-  const layer = doc.layer(classId);
-  if (layer.waiting || layer.revision === revision) return;
+  const layer = doc?.layer(classId);
+  const busy = () => layer.waiting || layer.conflict !== null || isDrawing();
+  if (!doc || busy() || layer.revision >= revision) return;
   if (doc !== get("doc")) {
     docs.delete(photoId);
     return;
   }
-  if (isDrawing()) return;
-  await attempt(() => doc.reload(classId));
+  const found = await attempt(() => layer.fetch());
+  if (!found || busy() || layer.revision >= found.revision) return;
+  layer.take(found);
   repaintMasks();
 }
 
@@ -141,4 +148,6 @@ export async function notHere(photo, classId, wanted) {
 on("photo-changed", (photo) => {
   if (photo.id !== get("photo")?.id) return;
   emit("photo", photo);
+  // another window may have painted on it
+  for (const [classId, mask] of Object.entries(photo.masks)) refresh(photo.id, Number(classId), mask.revision);
 });

@@ -99,6 +99,8 @@ function drawPhoto() {
   if (!photo) return;
   byId("photo-name").textContent = photo.name;
   byId("photo-name").title = photo.name;
+  byId("photo-problem").hidden = !photo.problem;
+  byId("photo-problem").textContent = photo.problem ?? "";
   byId("photo-size").textContent = `${photo.width} × ${photo.height}`;
   const chip = byId("photo-state");
   chip.textContent = photo.example ? "example" : STATES[photo.state];

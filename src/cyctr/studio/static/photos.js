@@ -60,7 +60,8 @@ export class PhotoList {
 
   at(index) {
     const id = this.#ids[index];
-    if (id === undefined && index < this.total) this.#load(Math.floor(index / PAGE));
+    // a part that could not be loaded is asked for again when it is looked at again
+    if (id === undefined && index < this.total) this.#load(Math.floor(index / PAGE)).catch(() => null);
     return id === undefined ? null : photoOf(id);
   }
 

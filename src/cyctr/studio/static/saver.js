@@ -1,6 +1,6 @@
 // Brings every finished step to the disk. What could not be saved stays in memory and is tried again.
 
-import { ApiError, put, query, remove } from "./api.js";
+import { ApiError, getJson, put, query, remove } from "./api.js";
 import { cut, isEmpty, union } from "./pixels.js";
 import { encode } from "./png.js";
 import { emit } from "./state.js";
@@ -54,8 +54,7 @@ async function flush(layer) {
   } catch (error) {
     layer.dirty = union(layer.dirty, area);
     if (error instanceof ApiError && error.status === 409) {
-      layer.conflict = error.body.revision ?? 0;
-      emit("conflict", layer);
+      await settle(layer, error.body.revision ?? 0);
     } else {
       layer.problem = error;
       later(error);
@@ -65,6 +64,19 @@ async function flush(layer) {
   if (!layer.dirty && layer.conflict === null) layers.delete(layer);
   tell();
   if (layer.dirty && !layer.problem) flush(layer);
+}
+
+/** Somebody else saved the mask: a person is asked about; what the network found gives way to the person. */
+async function settle(layer, revision) {
+  const photo = await getJson(`/api/photos/${layer.doc.photo.id}`).catch(() => null);
+  if (photo && photo.masks[layer.classId]?.origin !== "person") {
+    layer.revision = photo.masks[layer.classId]?.revision ?? 0;
+    layer.startedEmpty = layer.revision === 0;
+    layer.dirty = layer.doc.bounds;
+  } else {
+    layer.conflict = revision;
+    emit("conflict", layer);
+  }
 }
 
 async function send(layer, area) {
