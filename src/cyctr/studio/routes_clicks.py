@@ -2,6 +2,7 @@
 
 import base64
 import io
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -52,6 +53,28 @@ def magic_wand(call: Call) -> dict[str, Any]:
     x, y = (number(values, name, 0, 2**31) for name in ("x", "y"))
     found = wand(call.studio.photos.pixels(photo), x, y, number(values, "tolerance", 0, 200))
     return {"kind": "wand", **_cut(found), "agreement": 1.0}
+
+
+async def region(call: Call) -> dict[str, Any]:
+    """What the network finds in a part of a photo, when it looks at this part only."""
+    values, studio = call.values(), call.studio
+    photo, class_id = _readable(call), known_class(studio, values.get("class"))
+    box = _box(values, photo)
+    if box is None:
+        raise RefusedError("box is missing; expected [left, top, right, bottom]")
+    left, top, right, bottom = math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3])
+
+    def work(segmenter: Segmenter) -> dict[str, Any]:
+        supports = studio.examples.supports(segmenter, lambda text: None)
+        if class_id not in supports:
+            raise RefusedError("the class has no example that can be used; paint one first")
+        part = np.ascontiguousarray(studio.photos.pixels(photo)[top:bottom, left:right])
+        found = segmenter.segment(part, supports[class_id], **vars(studio.project.settings.options()))
+        png = base64.b64encode(encoded(np.asarray(found.mask, bool))).decode()
+        place = {"x": left, "y": top, "width": right - left, "height": bottom - top}
+        return {"masks": [{"class": class_id, **place, "png": png, "confidence": found.confidence}]}
+
+    return await answered(studio.worker.ask(work))
 
 
 async def explanation(call: Call) -> dict[str, Any]:
@@ -128,5 +151,6 @@ _ONE = "/api/photos/{photo:str}"
 ROUTES: list[Route] = [
     route(f"{_ONE}/click", "POST", click),
     route(f"{_ONE}/wand", "POST", magic_wand),
+    route(f"{_ONE}/region", "POST", region),
     route(f"{_ONE}/explain", "POST", explanation),
 ]

@@ -27,6 +27,11 @@ def listed(call: Call) -> dict[str, Any]:
     return {"total": total, "items": photo_values(call.studio.project, look_at_all(call.studio.project, photos))}
 
 
+def position(call: Call) -> dict[str, Any]:
+    """Where a photo is in the order of the names."""
+    return {"index": call.studio.project.store.position(call.photo.id)}
+
+
 def one(call: Call) -> dict[str, Any]:
     """What is known of a photo."""
     return photo_values(call.studio.project, [looked_at(call.studio.project, call.photo)])[0]
@@ -149,6 +154,7 @@ _ONE = "/api/photos/{photo:str}"
 ROUTES: list[Route] = [
     route("/api/photos", "GET", listed),
     route(_ONE, "GET", one),
+    route(f"{_ONE}/position", "GET", position),
     route(f"{_ONE}/image", "GET", image),
     route(f"{_ONE}/tile/{{level:int}}/{{column:int}}/{{row:int}}", "GET", tile),
     route(f"{_ONE}/mask/{{class_id:int}}", "GET", mask),

@@ -264,6 +264,12 @@ class Store:
             sql = f"SELECT {_PHOTO} FROM photos WHERE {such} ORDER BY {order[query.sort]} LIMIT ? OFFSET ?"
             return total, [_photo(row) for row in self._all(sql, *values, limit, offset)]
 
+    def position(self, photo: str) -> int:
+        """How many photos come before one in the order of their names."""
+        here = "(SELECT name, id FROM photos WHERE id = ?)"
+        ((before,),) = self._all(f"SELECT COUNT(*) FROM photos WHERE gone = 0 AND (name, id) < {here}", photo)
+        return int(before)
+
     def counts(self) -> dict[str, int]:
         """How many photos there are: all, in each state, and examples."""
         rows = dict(self._all("SELECT state, COUNT(*) FROM photos WHERE gone = 0 GROUP BY state"))

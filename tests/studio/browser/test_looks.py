@@ -1,7 +1,7 @@
 """What everybody can use: no serious violation of the accessibility rules, long lists, keys that are shown and changed."""
 
 import pytest
-from browsing import Sight, begin, saved, stroke, wait
+from browsing import Sight, begin, saved, shows, stroke, wait
 from segmenting import photos
 
 COUNT = 500

@@ -145,3 +145,29 @@ def test_the_page_takes_up_the_work_of_another_server_run(desk):
     again = desk.window()
     again.wait_for_selector("#count-accepted:text('1')")
     assert json.loads((desk.project / "project.json").read_text())["classes"][0]["name"] == "cup"
+
+
+def test_a_region_is_segmented_on_its_own_and_nothing_beyond_it_changes(desk):
+    page = desk.window()
+    begin(page)
+    mark(page)
+    page.wait_for_selector("#photo-state[data-state=example]")
+    page.keyboard.press("d")
+    shows(page, "1.jpg")
+    sight = Sight(page)
+    page.keyboard.press("p")
+    for corner in ((2, 2), (6, 2), (2, 6), (2, 2)):
+        page.mouse.click(*sight.screen(*corner))
+    saved(page)
+    wait(lambda: desk.mask("1") is not None and desk.mask("1")[3, 3])
+    before = desk.mask("1")
+    page.keyboard.press("q")
+    with page.expect_response("**/region") as answer:
+        stroke(page, [sight.screen(12, 10), sight.screen(41, 34)])
+    assert answer.value.json()["masks"][0]["width"] == 30
+    page.wait_for_timeout(200)
+    saved(page)
+    within = np.zeros_like(before)
+    within[10:35, 12:42] = True
+    assert np.array_equal(desk.mask("1") & ~within, before)
+

@@ -76,9 +76,12 @@ export class PhotoList {
     return this.at(index);
   }
 
-  /** The position of a photo that may not be loaded yet, or -1. */
+  /** The position of a photo that may not be loaded yet, or -1; for the order by name. */
   async find(id) {
-    for (let page = 0; this.indexOf(id) < 0 && page * PAGE < this.total; page++) await this.#load(page);
+    if (this.indexOf(id) < 0) {
+      const { index } = await getJson(`/api/photos/${id}/position`);
+      await this.#load(Math.floor(index / PAGE));
+    }
     return this.indexOf(id);
   }
 
