@@ -1,7 +1,7 @@
 """A click -> a mask, without weights of its own: features of the clicked place, colours, and the edges of the photo.
 
-The backbone's features say which cells resemble the clicked ones more than the rest, in two looks: at the whole photo, then
-closer. Colours sharpen that, and a guided filter lets it follow edges.
+The backbone's features say which cells belong together, in two looks: at the whole photo, then closer. Colours sharpen that,
+and a guided filter lets it follow edges.
 """
 
 from collections.abc import Sequence
@@ -27,9 +27,10 @@ Bools = NDArray[np.bool_]
 Point = tuple[float, float]
 Corners = tuple[float, float, float, float]
 
-_SHARPNESS = 12.0  # log odds for a difference in cosine of one
-_BACKGROUNDS = 8  # prototypes of what is not clicked
-_ROUNDS = 4
+_HIGH = 0.3  # weight of high features beside the middle ones
+_SHARPNESS, _REACH = 8.0, 4.0  # of steps: how much likeness counts, and how many cells they go
+_RIM, _CLICK, _GUESS = 0.5, 10.0, 0.5  # how strongly the rim, a click and the middle of a box hold, in degrees of a cell
+_STEEPNESS = 1.5  # log odds where a cell is as clear as cells are on average
 _COLOUR = 0.6  # weight of colours beside features
 _BINS = 12  # of each colour
 _CLOSER = 0.75  # side of a window that is worth a second look, in that of the photo
@@ -99,7 +100,9 @@ def _look(
     fitted = fit_image(shown, config)
     height, width = content_size(view.size, config)
     features = _features(network, fitted)  # (C, h, w)
-    cells = (max(1, -(-height * features.shape[1] // config.size)), max(1, -(-width * features.shape[2] // config.size)))
+    cells = tuple(
+        max(2, -(-side * count // config.size)) for side, count in zip((height, width), features.shape[1:], strict=True)
+    )
     features = features[:, : cells[0], : cells[1]]
     inside = _cells(points, window, cells)
     beside = _cells(outside, window, cells)
@@ -123,56 +126,57 @@ def _look(
 
 
 def _features(network: Predictor, fitted: Tensor) -> Tensor:
-    """(C, h, w) middle features, of length 1, without what all of the image has."""
+    """(C, h, w) features of length 1, without what all of the photo has; of every other cell."""
     with network.precision():
-        features = network.model.backbone(fitted[None].to(network.device)).mid[0].float()
-    features = F.normalize(features, dim=0)
-    return F.normalize(features - features.flatten(1).mean(1)[:, None, None], dim=0)
+        found = network.model.backbone(fitted[None].to(network.device))
+    parts = []
+    for maps, weight in ((found.mid, 1.0), (found.high, _HIGH)):
+        small = F.normalize(F.avg_pool2d(maps.float(), 2, ceil_mode=True)[0], dim=0)
+        parts.append(weight * F.normalize(small - small.flatten(1).mean(1)[:, None, None], dim=0))
+    return F.normalize(torch.cat(parts), dim=0)
 
 
 def _odds(features: Tensor, inside: Sequence[tuple[int, int]], beside: Sequence[tuple[int, int]], allowed: Bools) -> Tensor:
-    """(h, w) log odds of each cell to resemble the clicked ones more than the rest."""
+    """(h, w) log odds of each cell to belong to the clicked ones, by a random walk between cells that look alike.
+
+    A walk begins at a cell and steps to near cells, the more alike the likelier. The chance that it meets a click on the
+    thing before one beside it, or the rim of what is looked at, is high all over the thing, whatever its parts look like.
+    """
     _, height, width = features.shape
     flat = features.flatten(1)  # (C, hw)
-    may = torch.from_numpy(allowed).to(features.device).flatten()
-    seeds = [row * width + column for row, column in inside] or _middle(allowed, width)
-    not_seeds = [row * width + column for row, column in beside]
-    own = flat[:, seeds]  # (C, n)
-    likeness = (own.T @ flat).amax(0)  # (hw,)
-    level = torch.quantile(likeness, 0.5) if not beside else torch.quantile(likeness, 0.6)
-    chosen = (likeness > (likeness.max() + level) / 2) & may
-    odds = likeness
-    for _ in range(_ROUNDS):
-        part = _connected(chosen.view(height, width).cpu().numpy(), seeds, width)
-        foreground = torch.from_numpy(part).to(features.device).flatten() & may
-        foreground[seeds] = True
-        foreground[not_seeds] = False
-        background = ~foreground
-        if not bool(background.any()):
-            break
-        others = _prototypes(flat[:, background], _BACKGROUNDS)
-        if not_seeds:
-            others = torch.cat([others, flat[:, not_seeds]], 1)
-        mean = F.normalize(flat[:, foreground].mean(1, keepdim=True), dim=0)
-        own = torch.cat([flat[:, seeds], mean, _prototypes(flat[:, foreground], 3)], 1)
-        odds = _SHARPNESS * ((own.T @ flat).amax(0) - (others.T @ flat).amax(0))
-        odds[~may] = -_SHARPNESS
-        odds[seeds], odds[not_seeds] = odds[seeds].clamp_min(2.0), odds[not_seeds].clamp_max(-4.0)
-        chosen = odds > 0
-    return odds.view(height, width)
+    likeness = flat.T @ flat  # (hw, hw)
+    rows, columns = torch.meshgrid(*(torch.arange(side, device=flat.device) for side in (height, width)), indexing="ij")
+    places = torch.stack([rows, columns], -1).view(-1, 2).float()
+    steps = (_SHARPNESS * (likeness - 1)).exp() * (-((torch.cdist(places, places) / _REACH) ** 2)).exp()
+    steps.fill_diagonal_(0)
+    degree = steps.sum(1)
+    usual = degree.mean()
+    rim = ((places == 0) | (places == places.new_tensor([height - 1, width - 1]))).any(1)
+    clicked = [row * width + column for row, column in inside]
+    seeds = clicked or _middle(allowed, width)
+    outside = [row * width + column for row, column in beside]
+    pull = usual * _RIM * rim * (1 - likeness[seeds].amax(0).clamp_min(0)) ** 2
+    pull[~torch.from_numpy(allowed).to(flat.device).flatten()] = _CLICK * usual
+    pull[outside] = _CLICK * usual
+    value = torch.zeros_like(pull)
+    value[seeds] = _CLICK * usual if clicked else _GUESS * usual
+    chance: Tensor = torch.linalg.solve(torch.diag(degree + pull + value) - steps, value)
+    level = _divide(chance)
+    spread = (chance - level).abs().mean().clamp_min(1e-6)
+    return (_STEEPNESS * (chance - level) / spread).clamp(-6, 6).view(height, width)
 
 
-def _prototypes(vectors: Tensor, count: int) -> Tensor:
-    """(C, at most count) directions that stand for (C, n) vectors: a few rounds of k-means, begun far apart."""
-    count = min(count, vectors.shape[1])
-    centres = F.normalize(vectors.mean(1, keepdim=True), dim=0)
-    while centres.shape[1] < count:
-        farthest = (centres.T @ vectors).amax(0).argmin()
-        centres = torch.cat([centres, vectors[:, farthest, None]], 1)
-    for _ in range(4):
-        nearest = F.one_hot((centres.T @ vectors).argmax(0), centres.shape[1]).to(vectors.dtype)  # (n, k)
-        centres = F.normalize(vectors @ nearest + 1e-6 * centres, dim=0)
-    return centres
+def _divide(values: Tensor) -> Tensor:
+    """The level that divides values in two groups that are each as alike as can be (Otsu)."""
+    ordered = values.sort().values
+    count = len(ordered)
+    if count < 2:
+        return ordered[0]
+    below = torch.arange(1, count, device=values.device)
+    total = ordered.cumsum(0)
+    apart = total[:-1] / below - (total[-1] - total[:-1]) / (count - below)
+    place = (below * (count - below) * apart**2).argmax()
+    return (ordered[place] + ordered[place + 1]) / 2
 
 
 def _colour_odds(content: Tensor, odds: Tensor) -> Tensor:
@@ -216,16 +220,6 @@ def _middle(allowed: Bools, width: int) -> list[int]:
     spans = (rows.max() - rows.min() + 1) / 6, (columns.max() - columns.min() + 1) / 6
     near = (np.abs(rows - rows.mean()) <= spans[0]) & (np.abs(columns - columns.mean()) <= spans[1])
     return [int(place) for place in (rows * width + columns)[near]]
-
-
-def _connected(mask: Bools, seeds: Sequence[int], width: int) -> Bools:
-    """The parts of a mask that hold a seed."""
-    with_seeds = mask.copy()
-    with_seeds.ravel()[list(seeds)] = True
-    numbers, _ = ndimage.label(with_seeds, np.ones((3, 3)))
-    wanted = np.unique(numbers.ravel()[list(seeds)])
-    found: Bools = np.isin(numbers, wanted)
-    return found
 
 
 def _chosen(mask: Bools, window: Window, points: Sequence[Point], outside: Sequence[Point]) -> Bools:
