@@ -27,11 +27,7 @@ lint: $(READY)  ## check style, types and the direction of imports
 	@$(MAKE) --no-print-directory audit
 
 audit:  ## look for known holes in the dependencies, where their database can be reached
-	@if ! command -v pip-audit > /dev/null; then echo "audit left out: pip-audit is not installed"; exit 0; fi; \
-	found=$$(cat requirements.txt requirements-dev.txt constraints.txt | grep '==' | \
-		pip-audit --disable-pip --no-deps --progress-spinner off --timeout 5 -r /dev/stdin 2>&1); code=$$?; \
-	if [ $$code -eq 0 ] || echo "$$found" | grep -q '^Found '; then echo "$$found"; exit $$code; fi; \
-	echo "audit left out: the database of known holes cannot be reached"
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(PYTHON) .ci/audit.py
 
 format: $(READY)  ## rewrite the code in the project's style
 	$(BIN)/ruff check --fix .
@@ -43,10 +39,11 @@ bench: $(READY)  ## time the network on this machine, write benchmarks/network-D
 clean:  ## remove the environment and what the demo wrote
 	rm -rf $(VENV) demo
 
-$(READY): requirements.txt requirements-dev.txt constraints.txt pyproject.toml
+$(READY): requirements.txt requirements-dev.txt constraints.txt hashes.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Python 3.11 or newer is needed; run: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r hashes.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements-dev.txt -c constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $(READY)

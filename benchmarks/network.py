@@ -18,11 +18,12 @@ from pathlib import Path
 
 import torch
 
-from cyctr.config import PAPER
-from cyctr.methods.cyctr import CyCTR, build
-from cyctr.methods.cyctr.loss import episode_loss
-from cyctr.methods.cyctr.prior import prior_map
-from cyctr.types import Episode
+from cyctr.methods.base import Step
+from cyctr.methods.cyctr.config import PAPER
+from cyctr.methods.cyctr.network import CyCTR, build
+from cyctr.methods.cyctr.state import Support
+from cyctr.methods.parts.prior import prior_map
+from cyctr.types import Episode, Prediction
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -84,24 +85,31 @@ class Measure:
 def inference_stages(model: CyCTR, plain: CyCTR, episode: Episode, compiled: bool) -> dict[str, Callable[[], object]]:
     """The forward, whole and in parts."""
     query = model.backbone(episode.query_images)
-    support = model.encode_support(episode.support_images, episode.support_labels)
-    reduced = model.reduce_query(query.mid)
+
+    def shown() -> Support:
+        return model.encode_support(model.backbone(episode.support_images.flatten(0, 1)), episode.support_labels)
+
+    def answered(images: torch.Tensor) -> Prediction:
+        return model.predict(model.backbone(images), support, size)
+
+    support = shown()
+    size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
+    reduced, high = model.prepare(query).reduced, query.maps[-1]
     merged = model.merge_query(torch.cat([reduced, reduced[:, :1]], 1), support.prototype)
     encoded, _ = model.mixer(merged, support)
-    size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
     stages: dict[str, Callable[[], object]] = {
         "backbone, plain": lambda: plain.backbone(episode.query_images),
         "backbone": lambda: model.backbone(episode.query_images),
-        "prior": lambda: prior_map(query.high, support.high, support.high_valid),
+        "prior": lambda: prior_map(high, support.high, support.high_valid),
         "encoder": lambda: model.mixer(merged, support),
         "head": lambda: model.backbone.grid.upsample(model.classifier(encoded).float(), size),
-        "encode support": lambda: model.encode_support(episode.support_images, episode.support_labels),
-        "query only": lambda: model.segment(episode.query_images, support),
+        "encode support": shown,
+        "query only": lambda: answered(episode.query_images),
         "joint": lambda: model(episode),
     }
     if compiled:
-        fast_joint, fast_query = torch.compile(model), torch.compile(model.segment)
-        stages["query only, compiled"] = lambda: fast_query(episode.query_images, support)
+        fast_joint, fast_query = torch.compile(model), torch.compile(answered)
+        stages["query only, compiled"] = lambda: fast_query(episode.query_images)
         stages["joint, compiled"] = lambda: fast_joint(episode)
     return stages
 
@@ -111,7 +119,8 @@ def training_stage(model: CyCTR, episode: Episode) -> Callable[[], object]:
 
     def step() -> None:
         model.zero_grad()
-        episode_loss(model(episode), episode, PAPER.loss).total.backward()
+        query, support = model.backbone(episode.query_images), model.backbone(episode.support_images.flatten(0, 1))
+        model.learn(episode, query, support, Step(torch.zeros(len(episode.query_images), dtype=torch.int64))).total.backward()
 
     return step
 

@@ -16,14 +16,20 @@ from typing import Any
 
 import torch
 
-from cyctr.config import Config, parse, preset, protocol, to_dict
+from cyctr.config import parse, protocol, to_dict
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, episodes_together
+from cyctr.evaluation import run as evaluation
 from cyctr.evaluation.answering import with_weights
 from cyctr.evaluation.results import Results
-from cyctr.evaluation.run import environment, prepare
-from cyctr.training.run_folder import RunFolder, random_state
-from cyctr.training.trainer import Options, Trainer
+from cyctr.evaluation.run import environment
+from cyctr.methods.cyctr.config import Config, preset
+from cyctr.training.loop import Trainer
+from cyctr.training.options import Options
+from cyctr.training.plan import Plan
+from cyctr.training.run import prepare
+from cyctr.training.run_folder import RunFolder
+from cyctr.training.state import random_state
 from cyctr.types import Features
 
 
@@ -49,7 +55,7 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
     def whole(_: int) -> None:
         nonlocal step
         random_state(0, step, device)
-        trainer.losses(next(feed), trainer.tokens(step)).total.backward()
+        trainer.losses(next(feed), trainer.drawn(step)).total.backward()
         trainer.optimization.step(step)
         step += 1
 
@@ -58,21 +64,21 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
     warm_up = time.perf_counter() - start
     total = seconds(whole, steps, device)
     groups = next(feed)
-    tokens = trainer.tokens(0)
+    tokens = trainer.drawn(0)
     parts = {"data": seconds(lambda _: next(feed), steps, device)}
     tuned = trainer.config.model.backbone.tuned
-    with trainer.precision():
-        parts["backbone"] = seconds(lambda _: trainer._encode(groups.images), steps, device)
-        found = trainer._encode(groups.images)
-        features = Features(*(maps.detach().requires_grad_(tuned) for maps in (found.mid, found.high)))
+    with trainer.plan.precision():
+        parts["backbone"] = seconds(lambda _: trainer.parts.encode(groups.images), steps, device)
+        found = trainer.parts.encode(groups.images)
+        features = found.changed(lambda maps: maps.detach().requires_grad_(tuned))
         if tuned:
-            pull = [torch.ones_like(features.mid), torch.ones_like(features.high)]
-            both = seconds(lambda _: _backward(trainer._encode(groups.images), pull), steps, device)
+            pull = [torch.ones_like(maps) for maps in features.maps]
+            both = seconds(lambda _: _backward(trainer.parts.encode(groups.images), pull), steps, device)
             parts["backbone backward"] = both - parts["backbone"]
 
         def forward(_: int) -> Any:
             tensors = (groups.images, groups.labels, groups.padding, groups.roles, groups.seeds)
-            return trainer._learn(trainer.model, features, *tensors, groups.rotated, tokens, trainer.config.loss)
+            return trainer.parts.learn(trainer.model, features, *tensors, groups.rotated, tokens)
 
         parts["encoder forward"] = seconds(forward, steps, device)
         both = seconds(lambda _: forward(0).total.backward(), steps, device)
@@ -98,14 +104,14 @@ def training(trainer: Trainer, steps: int, warm: int) -> dict[str, Any]:
 
 
 def _backward(features: Features, gradients: list[torch.Tensor]) -> None:
-    torch.autograd.backward([features.mid, features.high], gradients)
+    torch.autograd.backward(features.maps, gradients)
 
 
 def testing(trainer: Trainer, dataset: Any, shots: int, remember: bool, episodes: int, batch: int) -> dict[str, Any]:
     """Episodes per second, images in memory already."""
     size = trainer.config.training.augmentation.size
     measure = protocol("cyctr")
-    job = prepare(
+    job = evaluation.prepare(
         dataset,
         replace(measure, input=replace(measure.input, size=size)),
         folds=[trainer.fold],
@@ -148,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = Options(half=device.type == "cuda", compile={"yes": True, "no": False}.get(given.compile))
     with TemporaryDirectory() as folder:
         start = time.perf_counter()
-        trainer = Trainer(config, dataset, 0, RunFolder(Path(folder)), device, options)
+        trainer = Trainer(prepare(Plan(config, dataset, 0, RunFolder(Path(folder)), device, options)))
         asked = {"preset": given.preset, "weights": given.weights, "size": given.size, "settings": given.settings}
         found: dict[str, Any] = {"environment": environment(device), **asked, "config": to_dict(config)}
         found["reading_s"] = time.perf_counter() - start

@@ -11,25 +11,26 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from learn_from_scratch import BASE, NOVEL, STEPS, fit, untrained
 from PIL import Image, ImageDraw, ImageFont
 
 from cyctr import Episode
 from cyctr.backbones.grid import Grid
+from cyctr.methods.base import TokenState
 from cyctr.methods.cyctr.cycle_attention import nearest_neighbours
-from cyctr.training import demonstration
-from cyctr.types import CrossTrace, CycleState
+from cyctr.methods.cyctr.state import CrossTrace
 from cyctr.visual.draw import BLUE, GREY, INK, PAPER, RED, enlarge, overlay, to_pixels
 
 FACTOR, GAP, MARGIN = 3, 150, 30
-COLOURS = {CycleState.INCONSISTENT: GREY, CycleState.CONSISTENT_BACKGROUND: BLUE, CycleState.CONSISTENT_FOREGROUND: RED}
+COLOURS = {TokenState.INCONSISTENT: GREY, TokenState.CONSISTENT_BACKGROUND: BLUE, TokenState.CONSISTENT_FOREGROUND: RED}
 
 
-def trips(trace: CrossTrace, valid: torch.Tensor, head: int) -> list[tuple[int, int, int, CycleState]]:
+def trips(trace: CrossTrace, valid: torch.Tensor, head: int) -> list[tuple[int, int, int, TokenState]]:
     """(start, query cell, landing, state) of every token of one head, as places in their grids."""
     nearest_query, nearest_support = nearest_neighbours(trace.q, trace.k, valid[:, None])
     query = nearest_query[0, head].tolist()
     landing = [int(nearest_support[0, head, i]) for i in query]
-    states = [CycleState(state) for state in trace.state[0, head].tolist()]
+    states = [TokenState(state) for state in trace.state[0, head].tolist()]
     return list(zip(range(len(query)), query, landing, states, strict=True))
 
 
@@ -38,9 +39,9 @@ def choose(all_trips: list, is_foreground: torch.Tensor, on_object: torch.Tensor
     spread = np.random.default_rng(3).permutation(len(all_trips))
     chosen, seen = [], set()
     for state, front, through_object in (
-        (CycleState.CONSISTENT_FOREGROUND, True, True),
-        (CycleState.INCONSISTENT, True, False),
-        (CycleState.CONSISTENT_BACKGROUND, False, False),
+        (TokenState.CONSISTENT_FOREGROUND, True, True),
+        (TokenState.INCONSISTENT, True, False),
+        (TokenState.CONSISTENT_BACKGROUND, False, False),
     ):
         taken = 0
         for i in spread:
@@ -70,7 +71,7 @@ def draw(episode: Episode, chosen: list, index: torch.Tensor, grid: Grid, width:
         return MARGIN + shift + x, MARGIN + 30 + y
 
     for start, query, landing, state in chosen:
-        colour, dashed = COLOURS[state], state == CycleState.INCONSISTENT
+        colour, dashed = COLOURS[state], state == TokenState.INCONSISTENT
         here, there, back = centre(int(index[start]), 0), centre(query, side + GAP), centre(int(index[landing]), 0)
         line(pen, here, there, colour, dashed)
         line(pen, there, back, colour, dashed)
@@ -101,14 +102,14 @@ def line(pen: ImageDraw.ImageDraw, start: tuple, end: tuple, colour: tuple, dash
 
 
 def main() -> None:
-    model, episodes = demonstration.untrained(), demonstration.NOVEL
-    demonstration.train(model)
+    model, episodes = untrained(), NOVEL
+    fit(model, BASE, STEPS, rate=2e-3)
     best = None
     for i in range(200):  # an episode and head that show all three outcomes
         episode = episodes.batch(i, 1)
         with torch.inference_mode():
-            explanation = model(episode, explain=True).explanation
-            support = model.encode_support(episode.support_images, episode.support_labels)
+            explanation = model(episode, explain=True).extras.explanation
+            support = model.encode_support(model.backbone(episode.support_images[0]), episode.support_labels)
             on_object = model.backbone.grid.cells(episode.query_labels, explanation.support_grid).flatten() == 1
         for trace in explanation.cross:
             for head in range(trace.state.shape[1]):

@@ -28,9 +28,10 @@ from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.images.geometry import fit_image, fit_label, planes, restore
 from cyctr.inference.confidence import CALIBRATIONS, Calibration, calibration_name, resemblance
-from cyctr.methods.cyctr import CyCTR
+from cyctr.inference.likeness import likeness_map, mean_foreground
+from cyctr.methods.cyctr.network import CyCTR
 from cyctr.seeding import Stream
-from cyctr.types import Episode, Features, Pixels, Prediction
+from cyctr.types import Features, Pixels, Prediction
 
 Floats = NDArray[np.float64]
 _GALLERY = "gallery"
@@ -105,21 +106,23 @@ class Network:
 
     def ask(self, supports: Sequence[tuple[Features, Shot]], query: Features, image: Pixels) -> tuple[float, float]:
         """Resemblance and sharpness of the answer."""
-        joined = Features(*(torch.cat([getattr(made, level) for made, _ in supports]) for level in ("mid", "high")))
-        images = torch.stack([self.fit(shot.image) for _, shot in supports])
+        joined = Features.join([made for made, _ in supports])
         labels = torch.stack([fit_label(torch.from_numpy(shot.label), self.input) for _, shot in supports]).to(self.device)
-        prediction = self.model.match(query, joined, Episode(images[None], labels[None], self.fit(image)[None]), explain=True)
-        probability, similarity = maps(prediction, (image.shape[0], image.shape[1]), self.input)
+        size, grid = (self.input.size, self.input.size), self.model.backbone.grid
+        prediction = self.model.predict(query, self.model.encode_support(joined, labels[None]), size)
+        alike = likeness_map(query, mean_foreground(joined, labels[None], grid), grid, size)
+        probability, similarity = maps(prediction, alike, (image.shape[0], image.shape[1]), self.input)
         sharpness = (probability**3).sum() / (probability**2).sum()
-        alike = resemblance(probability[None], similarity[None], torch.ones_like(probability, dtype=torch.bool)[None])
-        return round(float(alike), 5), round(float(sharpness), 5)
+        found = resemblance(probability[None], similarity[None], torch.ones_like(probability, dtype=torch.bool)[None])
+        return round(float(found), 5), round(float(sharpness), 5)
 
 
-def maps(prediction: Prediction, size: tuple[int, int], config: InputConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def maps(
+    prediction: Prediction, alike: torch.Tensor, size: tuple[int, int], config: InputConfig
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Probability and similarity at the query's own size."""
-    assert prediction.similarity is not None
     logits = restore(prediction.logits[0].float(), size, config)
-    similarity = restore(prediction.similarity[:1].float(), size, config)
+    similarity = restore(alike[:1].float(), size, config)
     return logits.softmax(0)[1], similarity[0]
 
 

@@ -28,7 +28,7 @@ from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation, score
 from cyctr.evaluation.results import RunKey
 from cyctr.evaluation.run import environment
-from cyctr.methods.cyctr import CyCTR
+from cyctr.methods.cyctr.network import CyCTR
 from cyctr.types import Prediction
 
 WITH, OFF, WITHOUT = "with the cycle", "switched off", "without"
@@ -41,7 +41,7 @@ def networks(learned_with: Path, learned_without: Path | None) -> tuple[dict[str
     """The two or three, on one backbone, and the size of the inputs they learned from."""
     first, config = load_checkpoint(learned_with)
     encoder = replace(config.model.encoder, cross="vanilla")
-    off = CyCTR(replace(config.model, encoder=encoder), first.backbone)
+    off = CyCTR.build(replace(config, model=replace(config.model, encoder=encoder)), first.backbone)
     off.load_state_dict(first.state_dict())
     size = config.training.augmentation.size
     if learned_without is None:

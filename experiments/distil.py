@@ -26,13 +26,15 @@ from torch import Tensor, nn
 
 from cyctr.backbones.backbone import STRIDE, Backbone
 from cyctr.backbones.weights import find, load_backbone
-from cyctr.config import BackboneConfig, preset
+from cyctr.config import BackboneConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, half_pays
 from cyctr.episodes.augmentation import warp
 from cyctr.episodes.image_store import Store, open_store
 from cyctr.evaluation.answering import with_weights
 from cyctr.evaluation.run import environment
+from cyctr.methods.cyctr.config import preset
+from cyctr.methods.cyctr.state import Levels
 from cyctr.seeding import Stream, random_bits
 
 _SMALLEST = 0.5  # of the longest side of an image: the side of a crop
@@ -42,14 +44,21 @@ _FITTED = 16  # steps whose images the first linear maps are fitted to
 _RIDGE = 1e-3  # of the mean variance of the student's features
 
 
+def _widths(backbone: Backbone) -> tuple[int, int]:
+    """Channels of the middle features, joined, and of the high ones."""
+    *middle, high = backbone.channels
+    return sum(middle), high
+
+
 class Translation(nn.Module):
     """Linear maps from what a student says of an image to what its teacher says of the same pixels."""
 
     def __init__(self, student: Backbone, teacher: Backbone) -> None:
         super().__init__()
         self.shift = (teacher.grid.offset - student.grid.offset) / STRIDE  # cells of the student, right and down
-        self.mid = nn.Conv2d(student.mid_channels, teacher.mid_channels, 1)
-        self.high = nn.Conv2d(student.high_channels, teacher.high_channels, 1)
+        (own, own_high), (other, other_high) = (_widths(one) for one in (student, teacher))
+        self.mid = nn.Conv2d(own, other, 1)
+        self.high = nn.Conv2d(own_high, other_high, 1)
 
     def forward(self, said: tuple[Tensor, Tensor], meant: tuple[Tensor, Tensor]) -> Tensor:
         """(2,) one minus the mean cosine, of the middle and of the high features."""
@@ -136,12 +145,12 @@ def distil(
     told, recent, began = [], [], time.perf_counter()
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=half):
         first = list(islice(images, min(_FITTED, steps)))
-        translation.fit((student._extract(pixels), teacher._extract(pixels)) for pixels in first)
+        translation.fit((Levels.of(student._extract(pixels)), Levels.of(teacher._extract(pixels))) for pixels in first)
     for step, pixels in enumerate(chain(first, images)):
         with torch.autocast(device.type, torch.bfloat16, enabled=half):
             with torch.no_grad():
-                meant = teacher._extract(pixels)
-            lost = translation(student._extract(pixels), meant)
+                meant = Levels.of(teacher._extract(pixels))
+            lost = translation(Levels.of(student._extract(pixels)), meant)
         lost.sum().backward()
         for group in optimizer.param_groups:
             group["lr"] = rate * min(1.0, (step + 1) / (0.05 * steps)) * 0.5 * (1 + math.cos(math.pi * step / steps))

@@ -87,7 +87,7 @@ def remember(segmenter: Segmenter) -> Callable[[], None]:
         what forgets the answers, for the next episode.
     """
     model = segmenter.network.model
-    encode, answer = model.backbone.forward, model.answer
+    encode, answer = model.backbone.forward, model.predict
     features: dict[str, Features] = {}
     answers: dict[str, Any] = {}
 
@@ -97,16 +97,16 @@ def remember(segmenter: Segmenter) -> Callable[[], None]:
             if key not in features:
                 features[key] = encode(image[None])
         found = [features[key] for key in keys]
-        return Features(torch.cat([one.mid for one in found]), torch.cat([one.high for one in found]))
+        return Features.join(found)
 
-    def answered(query: Any, support: Any, explain: bool = False) -> Any:
+    def answered(query: Any, support: Any, size: tuple[int, int], padding: Any = None, explain: bool = False) -> Any:
         key = _digest(query.reduced) + _digest(support.tokens) + _digest(support.high) + str(explain)
         if key not in answers:
-            answers[key] = answer(query, support, explain)
+            answers[key] = answer(query, support, size, padding, explain)
         return answers[key]
 
     model.backbone.forward = encoded  # type: ignore[method-assign]
-    model.answer = answered  # type: ignore[method-assign]
+    model.predict = answered  # type: ignore[method-assign]
     return answers.clear
 
 

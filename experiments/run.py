@@ -32,7 +32,7 @@ import torch
 
 from cyctr.backbones.weights import CATALOGUE
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
-from cyctr.config import Config, ModelConfig, ProtocolConfig, from_dict, parse, preset, protocol, to_dict
+from cyctr.config import ProtocolConfig, from_dict, parse, protocol, to_dict
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.joined import learn_from_everything
 from cyctr.datasets.opening import open_dataset
@@ -43,10 +43,13 @@ from cyctr.evaluation.answering import NetworkMethod, along_edges, with_weights
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, RunKey
 from cyctr.evaluation.run import environment
+from cyctr.methods.cyctr.config import Config, ModelConfig, preset
 from cyctr.storage import write_atomically
-from cyctr.training import loop as session
+from cyctr.training.loop import Trainer
+from cyctr.training.options import Options
+from cyctr.training.plan import Plan, with_held_out
+from cyctr.training.run import prepare
 from cyctr.training.run_folder import RunFolder
-from cyctr.training.trainer import Options, Trainer, with_held_out
 from cyctr.types import Episode, Features, Prediction
 from cyctr.words import one_line
 
@@ -171,7 +174,7 @@ class Laboratory:
         trainer = self._trainer(job, config)
         trainer.begin()
         ready = time.perf_counter()
-        session.run(trainer)
+        trainer.run()
         trained = time.perf_counter()
         checkpoint = self.output / f"{job.title}.safetensors"
         weights = {**trainer.optimization.tested, **trainer.recognised()}
@@ -248,7 +251,8 @@ class Laboratory:
             tensorboard=False,
         )
         store = self.store(dataset, config.training.augmentation.longest)
-        return Trainer(config, dataset, 0 if everything else int(job.fold), folder, self.device, options, store=store)
+        plan = Plan(config, dataset, 0 if everything else int(job.fold), folder, self.device, options)
+        return Trainer(prepare(plan, store=store))
 
     def store(self, dataset: Dataset, longest: int | None) -> Store:
         """All pictures of a dataset's training images."""

@@ -7,6 +7,12 @@ import torch
 from cyctr import cli
 
 pytest_plugins = ["browsing"]
+LONG = {"test_mutations.py", "test_release.py"}
+
+
+def pytest_collection_modifyitems(items):
+    """Long tests come first: at the end of a run, one of them would keep a worker busy while the others wait."""
+    items.sort(key=lambda item: item.path.name not in LONG)
 
 
 @pytest.fixture(autouse=True, scope="session")

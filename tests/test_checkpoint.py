@@ -12,20 +12,19 @@ from parcels import random_state, truncate
 from safetensors.torch import load_file, save_file
 
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint, load_model, pack, save_checkpoint, unpack
-from cyctr.config import (
+from cyctr.config import BackboneConfig, to_dict
+from cyctr.errors import CheckpointError, CyctrError
+from cyctr.methods.cyctr.config import (
     ABLATIONS,
     RELEASED,
-    BackboneConfig,
     Config,
     EncoderConfig,
     LossConfig,
     ModelConfig,
     PriorConfig,
     SamplingConfig,
-    to_dict,
 )
-from cyctr.errors import CheckpointError, CyctrError
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.network import build
 
 
 @pytest.fixture
@@ -333,7 +332,7 @@ def test_a_checkpoint_knows_the_backbone_it_was_trained_on(tmp_path):
     file, path = tmp_path / "backbone.pth", tmp_path / "model.safetensors"
     config = Config(model=ModelConfig(dim=32, backbone=BackboneConfig("test_resnet", weights=str(file))))
     torch.save(random_state("test_resnet"), file)
-    save_checkpoint(path, load_model(config.model), config)
+    save_checkpoint(path, load_model(config), config)
     load_checkpoint(path)
     torch.save(random_state("test_resnet"), file)
     with pytest.raises(CheckpointError, match="trained on other backbone weights"):

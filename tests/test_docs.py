@@ -16,8 +16,9 @@ from cyctr import limits, pretrained
 from cyctr.backbones.weights import cache, find
 from cyctr.checkpoint import describe_checkpoint
 from cyctr.cli import app
-from cyctr.config import ABLATIONS, PRESETS, Config, settings
-from cyctr.methods.cyctr import build
+from cyctr.config import settings
+from cyctr.methods.cyctr.config import ABLATIONS, PRESETS, Config
+from cyctr.methods.cyctr.network import build
 
 ROOT = Path(__file__).parent.parent
 PAGES = [

@@ -13,16 +13,18 @@ from scipy import ndimage
 from cyctr import json_files
 from cyctr.config import InputConfig
 from cyctr.datasets import folds
+from cyctr.datasets.coco_json import MarkedImage, shapes_of
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.index import Index, Survey
-from cyctr.datasets.instances import Content, Picture, shapes_of
+from cyctr.datasets.instances import Content
 from cyctr.episodes.sampler import Sampler
 from cyctr.errors import DataError
 from cyctr.formats.coco_writer import CocoWriter
 from cyctr.formats.contours import contours, rings
 from cyctr.images.geometry import content_size, fit_image, fit_label, restore, restore_rows
-from cyctr.images.imaging import _orientation, _upright
-from cyctr.inference.inputs import Polygons, to_label
+from cyctr.images.safe_open import orientation_of, upright
+from cyctr.inference.inputs import to_label
+from cyctr.inference.shapes import Polygons
 from cyctr.inference.supports.outlines import coco_outlines
 from cyctr.inference.tiles import Canvas, Window, windows
 
@@ -71,7 +73,7 @@ def test_a_sealed_line_comes_back_and_one_that_was_altered_does_not(parts, data)
 def test_any_bytes_are_exif_of_some_orientation(content):
     pixels = np.arange(6, dtype=np.uint8).reshape(2, 3)
     for start in (b"", b"II*\0\x08\0\0\0", b"MM\0*\0\0\0\x08"):
-        assert sorted(_upright(pixels, _orientation(start + content)).ravel()) == list(range(6))
+        assert sorted(upright(pixels, orientation_of(start + content)).ravel()) == list(range(6))
 
 
 # outlines and runs
@@ -116,7 +118,7 @@ def test_the_run_lengths_of_a_mask_are_read_as_that_mask(mask, as_list, tmp_path
     (shape,) = shapes_of(outline, mask.shape)
     inside = np.repeat(np.arange(len(shape["counts"])) % 2 == 1, shape["counts"]).reshape(mask.shape[::-1]).T
     assert np.array_equal(inside, mask)
-    picture, problems = Picture("a.png", mask.shape, [("annotation 1", 0, False, outline)]), []
+    picture, problems = MarkedImage("a.png", mask.shape, [("annotation 1", 0, False, outline)]), []
     (drawn,) = coco_outlines(
         tmp_path_factory.getbasetemp(), tmp_path_factory.getbasetemp(), picture, ["cup"], problems
     ).values()
@@ -135,7 +137,7 @@ def test_any_counts_are_the_runs_of_the_whole_image_or_refused(counts, size):
 @given(st.lists(st.dictionaries(st.integers(0, 3), st.integers(1, 9)), max_size=5))
 def test_the_index_of_a_content_says_what_its_pairs_say(images):
     pairs = [(i, number, pixels, b"", b"") for i, held in enumerate(images) for number, pixels in sorted(held.items())]
-    content = Content.of("abcd", [Picture(f"{i}.png", (3, 3)) for i in range(len(images))], pairs, [])
+    content = Content.of("abcd", [MarkedImage(f"{i}.png", (3, 3)) for i in range(len(images))], pairs, [])
     again = Content.unpacked(content.packed())
     assert again.files == content.files and again.index.digest == content.index.digest
     assert len(content.index.image) == sum(map(len, images))

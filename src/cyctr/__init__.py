@@ -10,32 +10,35 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from cyctr.checkpoint import load_checkpoint, load_model, save_checkpoint
-    from cyctr.config import Config, ModelConfig, preset
     from cyctr.errors import CyctrError
-    from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter
-    from cyctr.methods.cyctr import CyCTR, build
+    from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter, read_supports
+    from cyctr.methods.base import Method
+    from cyctr.methods.cyctr.config import Config, ModelConfig, preset
+    from cyctr.methods.cyctr.network import CyCTR, build
     from cyctr.training.entry import train
-    from cyctr.types import Episode, Prediction, Support
+    from cyctr.types import Episode, Features, Prediction
 
 _HOME = {
     "Box": "inference",
     "Clicker": "inference",
-    "Config": "config",
-    "CyCTR": "methods.cyctr",
+    "Config": "methods.cyctr.config",
+    "CyCTR": "methods.cyctr.network",
     "CyctrError": "errors",
     "EncodedSupport": "inference",
     "Episode": "types",
+    "Features": "types",
     "ImageResult": "inference",
-    "ModelConfig": "config",
+    "Method": "methods.base",
+    "ModelConfig": "methods.cyctr.config",
     "Polygons": "inference",
     "Prediction": "types",
     "Segmentation": "inference",
     "Segmenter": "inference",
-    "Support": "types",
-    "build": "methods.cyctr",
+    "build": "methods.cyctr.network",
     "load_checkpoint": "checkpoint",
     "load_model": "checkpoint",
-    "preset": "config",
+    "preset": "methods.cyctr.config",
+    "read_supports": "inference",
     "save_checkpoint": "checkpoint",
     "train": "training.entry",
 }
@@ -48,17 +51,19 @@ __all__ = [
     "CyctrError",
     "EncodedSupport",
     "Episode",
+    "Features",
     "ImageResult",
+    "Method",
     "ModelConfig",
     "Polygons",
     "Prediction",
     "Segmentation",
     "Segmenter",
-    "Support",
     "build",
     "load_checkpoint",
     "load_model",
     "preset",
+    "read_supports",
     "save_checkpoint",
     "train",
 ]

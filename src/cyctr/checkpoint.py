@@ -19,24 +19,36 @@ from cyctr import json_files
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.tuning import SPECTRUM
 from cyctr.backbones.weights import INSIDE, load_backbone
-from cyctr.config import BackboneConfig, Config, ModelConfig, from_dict, to_dict
+from cyctr.config import BackboneConfig, Recipe, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.methods.cyctr import CyCTR, build
+from cyctr.methods.base import Method, check_method, find_method, name_of
+from cyctr.methods.table import USUAL
 from cyctr.storage import sweep, write_atomically
 
-_BACKBONE, _AUXILIARY = "backbone.", "auxiliary."
+_BACKBONE = "backbone."
+AnyMethod = Method[Any]
 _FORMAT, _ABOUT, _CHECKSUM = "cyctr-2", "about", "sha256"
 
 
-def load_model(config: ModelConfig) -> CyCTR:
-    """The network of a configuration in evaluation mode, its backbone loaded and the rest untrained."""
-    return CyCTR(config, load_backbone(config.backbone)).eval()
+def load_model(config: Recipe, method: str | type[AnyMethod] = USUAL) -> AnyMethod:
+    """The network of a configuration in evaluation mode, its backbone loaded and the rest untrained.
+
+    Args:
+        config: of the method's own kind.
+        method: a name of the table, "package.module:Class", or a class.
+    """
+    kind = find_method(method) if isinstance(method, str) else check_method(method)
+    if not isinstance(config, kind.Config):
+        raise ConfigError(
+            f"config is {type(config).__qualname__}; expected {kind.Config.__qualname__}, that of {name_of(kind)}"
+        )
+    return kind.build(config, load_backbone(config.model.backbone)).eval()
 
 
 def save_checkpoint(
     path: Path | str,
-    model: CyCTR,
-    config: Config,
+    model: AnyMethod,
+    config: Recipe,
     weights: Mapping[str, Tensor] | None = None,
     half: bool = False,
     auxiliary: bool = True,
@@ -50,7 +62,7 @@ def save_checkpoint(
         config: how it was made; `config.model` must be the network's own.
         weights: by name, to write in place of the network's own: their moving average, say.
         half: write float16, half as large; but for the few numbers of a tuned backbone, which are all near one.
-        auxiliary: with the head that only training uses.
+        auxiliary: with the parts that only training uses.
         data: what it learned from, for `describe_checkpoint`.
     """
     content = checkpoint_bytes(model, config, weights, half, auxiliary, data)
@@ -62,8 +74,8 @@ def save_checkpoint(
 
 
 def checkpoint_bytes(
-    model: CyCTR,
-    config: Config,
+    model: AnyMethod,
+    config: Recipe,
     weights: Mapping[str, Tensor] | None = None,
     half: bool = False,
     auxiliary: bool = True,
@@ -82,10 +94,11 @@ def checkpoint_bytes(
     inside = config.model.backbone.weights == INSIDE
     state = {name: value for name, value in {**state, **given}.items() if inside or not _frozen(name)}
     if not auxiliary:
-        state = {name: value for name, value in state.items() if not name.startswith(_AUXILIARY)}
+        state = {name: value for name, value in state.items() if not name.startswith(model.training_only)}
     if half:
         state = {name: value if name.endswith(SPECTRUM) or _frozen(name) else value.half() for name, value in state.items()}
-    about = {"format": _FORMAT, "config": to_dict(config), "backbone": weights_digest(model.backbone)}
+    method = name_of(type(model))
+    about = {"format": _FORMAT, "method": method, "config": to_dict(config), "backbone": weights_digest(model.backbone)}
     return pack(state, about if data is None else {**about, "data": dict(data)})
 
 
@@ -98,20 +111,20 @@ def require_named_weights(backbone: BackboneConfig) -> None:
         )
 
 
-def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
+def load_checkpoint(path: Path | str) -> tuple[AnyMethod, Any]:
     """The network of a checkpoint, in evaluation mode, and its config."""
     path = Path(path)
-    state, config, about = _read(path)
+    state, kind, config, about = _read(path)
     inside = config.model.backbone.weights == INSIDE
-    _check_size(path, config.model, state)
-    model = build(config.model).eval() if inside else load_model(config.model)
+    _check_size(path, kind, config, state)
+    model = kind.build(config, Backbone(config.model.backbone)).eval() if inside else load_model(config, kind)
     if not inside and weights_digest(model.backbone) != about["backbone"]:
         raise CheckpointError(
             f"{path}: was trained on other backbone weights than {config.model.backbone.weights!r} gives here; restore those"
         )
     expected = {name: value for name, value in model.state_dict().items() if inside or not _frozen(name)}
-    if not any(name.startswith(_AUXILIARY) for name in state):  # left out: it has no part in an answer
-        expected = {name: value for name, value in expected.items() if not name.startswith(_AUXILIARY)}
+    if not any(name.startswith(kind.training_only) for name in state):  # left out: they have no part in an answer
+        expected = {name: value for name, value in expected.items() if not name.startswith(kind.training_only)}
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
     if missing or extra:
         raise CheckpointError(
@@ -127,13 +140,18 @@ def load_checkpoint(path: Path | str) -> tuple[CyCTR, Config]:
     return model.eval(), config
 
 
-def describe_checkpoint(path: Path | str) -> tuple[Config, dict[str, Any]]:
+def describe_checkpoint(path: Path | str) -> tuple[Any, dict[str, Any]]:
     """The config of a checkpoint, and what it learned from, as the one who saved it said: nothing where nobody did."""
-    _, config, about = _read(Path(path))
+    _, _, config, about = _read(Path(path))
     return config, about.get("data", {})
 
 
-def _read(path: Path) -> tuple[dict[str, Tensor], Config, dict[str, Any]]:
+def method_of_checkpoint(path: Path | str) -> type[AnyMethod]:
+    """The method that a checkpoint is of."""
+    return _read(Path(path))[1]
+
+
+def _read(path: Path) -> tuple[dict[str, Tensor], type[AnyMethod], Any, dict[str, Any]]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; expected a checkpoint that save_checkpoint wrote")
     try:
@@ -143,20 +161,23 @@ def _read(path: Path) -> tuple[dict[str, Tensor], Config, dict[str, Any]]:
     if about.get("format") != _FORMAT:
         raise CheckpointError(f"{path}: has format {about.get('format')!r}, expected {_FORMAT!r}; it is no checkpoint of ours")
     try:
-        config, _ = from_dict(Config, about["config"]), about["backbone"]
+        kind = find_method(str(about.get("method", USUAL)))
+    except ConfigError as error:
+        raise CheckpointError(f"{path}: is of a method that is not here ({error})") from error
+    try:
+        config, _ = from_dict(kind.Config, about["config"]), about["backbone"]
     except (ConfigError, KeyError) as error:
         raise CheckpointError(f"{path}: its config cannot be read ({error}); use the version of cyctr that wrote it") from error
-    return state, config, about
+    return state, kind, config, about
 
 
-def _check_size(path: Path, config: ModelConfig, state: Mapping[str, Tensor]) -> None:
+def _check_size(path: Path, kind: type[AnyMethod], config: Recipe, state: Mapping[str, Tensor]) -> None:
     """Raises CheckpointError for a config of a larger network than the tensors are of, before that is built."""
-    mixing = config.encoder.layers if config.mixer == "transformer" else 1
-    fewest, held = mixing * config.dim**2, sum(value.numel() for value in state.values())
+    fewest, held = kind.least_size(config), sum(value.numel() for value in state.values())
     if fewest > held:
         raise CheckpointError(
-            f"{path}: does not fit its own config (it holds {held:,} numbers, a network of dim {config.dim} and "
-            f"{config.encoder.layers} layers has more than {fewest:,}); save it again"
+            f"{path}: does not fit its own config (it holds {held:,} numbers, and such a network has more than {fewest:,}); "
+            "save it again"
         )
 
 

@@ -1,4 +1,4 @@
-"""How large may be what is read. `docs/limits.md` says what happens beyond each limit; they are checked here."""
+"""Limits on the size of inputs. `docs/limits.md` says what happens beyond each; they are checked here."""
 
 import os
 from typing import TYPE_CHECKING

@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.weights import INSIDE
 from cyctr.backbones.weights.files import read_torch
 from cyctr.checkpoint import save_checkpoint
-from cyctr.config import RELEASED, Config
 from cyctr.errors import CheckpointError, WeightsError
-from cyctr.methods.cyctr import CyCTR, build
+from cyctr.methods.cyctr.config import RELEASED, Config
+from cyctr.methods.cyctr.network import CyCTR
 
 UNUSED = ("addtional_proj.0.weight", "addtional_proj.2.weight")
 """Tensors of the release that nothing reads."""
@@ -74,7 +75,7 @@ def from_release(state: Mapping[str, Tensor], name: str, mend_labels: bool = Fal
     sampling = replace(RELEASED.model.sampling, release_labels=not mend_labels)
     backbone = replace(RELEASED.model.backbone, weights=INSIDE)
     config = replace(RELEASED, model=replace(RELEASED.model, sampling=sampling, backbone=backbone))
-    model = build(config.model)
+    model = CyCTR.build(config, Backbone(config.model.backbone))
     own = {key: value for key, value in model.state_dict().items() if not key.endswith(_COUNTER)}
     names = {name_in_release(ours): ours for ours in own}
     given = {key.removeprefix("module."): value for key, value in state.items() if not key.endswith(_COUNTER)}
@@ -93,6 +94,11 @@ def from_release(state: Mapping[str, Tensor], name: str, mend_labels: bool = Fal
             raise WeightsError(
                 f"{name}: {key!r} is {tuple(value.shape)}, expected {tuple(own[names[key]].shape)}; "
                 "only the release's ResNet-50 network of 256 channels can be converted"
+            )
+        if not value.is_floating_point() or not value.isfinite().all():
+            raise WeightsError(
+                f"{name}: {key!r} ({value.dtype}) holds more than finite floating-point numbers; "
+                "convert another checkpoint of that training"
             )
     model.load_state_dict({key: value.float() for key, value in found.items()}, strict=False)
     return model.eval(), config

@@ -1,4 +1,4 @@
-"""Randomness without state: a number is a function of its seed and its position alone.
+"""Randomness without state: a number is a function of its seed and its position only.
 
 The same bits on every device, in every batch, under `torch.compile` and after a resume, because nothing is drawn
 from a generator that remembers what came before.
@@ -29,7 +29,7 @@ def random_bits(seeds: Tensor, count: int) -> Tensor:
 
 def _mix(value: Tensor) -> Tensor:
     """Scrambles 32-bit integers: a bijection in which every input bit moves every output bit."""
-    value = value + 0x9E3779B9  # so that 0 does not stay 0
+    value = value + 0x9E3779B9  # otherwise 0 would stay 0
     for multiplier in (0x7FEB352D, 0x2C1B3C6D, 0x297A2D39):
         value = value & _LOW_32_BITS
         value = (value ^ (value >> 16)) * multiplier
@@ -38,7 +38,7 @@ def _mix(value: Tensor) -> Tensor:
 
 
 class Stream:
-    """Random numbers that are a function of a key alone: the same on every machine and with every version of a library."""
+    """Random numbers that are a function of a key: the same on every machine and with every version of a library."""
 
     def __init__(self, *key: str | int) -> None:
         whole = (part if isinstance(part, str) else operator.index(part) for part in key)  # numpy's integers, too

@@ -25,7 +25,7 @@ def cache_folder() -> Path:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Writes a file, its folder made if need be, so that a reader never sees half of it; what was there is replaced.
+    """Writes a file in one step: a reader never sees half of it. An older file is replaced, and a missing folder made.
 
     Raises:
         OSError: it cannot be written; nothing has changed then.
@@ -143,7 +143,7 @@ def alone(lock: Path, path: Path, remedies: str = "wait for it, or choose anothe
 
     Args:
         lock: a file that is there meanwhile.
-        path: what is written.
+        path: the file or folder to write.
         remedies: what to do where another process writes it.
 
     Raises:

@@ -1,11 +1,11 @@
 """The values that travel between the parts, and the checks they pass once, at the door.
 
-Shapes: `B` batch, `K` shots, `C` channels, `H W` pixels, `h w` cells of the feature grid, `N` sampled tokens.
+Shapes: `B` batch, `K` shots, `C` channels, `H W` pixels, `h w` cells of a feature map.
 """
 
-from dataclasses import dataclass, field, fields
-from enum import IntEnum
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,179 +63,47 @@ class Episode:
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """What the backbone says of an image.
+    """What the backbone says of images: one map for each level that a method asks for. `Backbone.grids` says where cells sit.
 
     Attributes:
-        mid: (B, C, h, w) middle-level features, the third and fourth block joined: what is compared and mixed.
-        high: (B, C', h, w) high-level features, the fifth block: the source of the prior map.
+        maps: (B, C, h, w) each, the finest first; channels and sizes differ from level to level.
     """
 
-    mid: Tensor
-    high: Tensor
+    maps: tuple[Tensor, ...]
 
-
-@dataclass(frozen=True, eq=False)
-class Support:
-    """The support images, encoded once for any number of queries.
-
-    Attributes:
-        prototype: (B, d) masked average of the support features, mean over shots.
-        high: (B, K, M, C') high-level features of support cells, unit length.
-        high_valid: (B, K, M) bool, which of them are foreground.
-        tokens: (B, N, d) sampled support tokens.
-        index: (B, N) int64, where each token came from, in K * h * w.
-        is_foreground: (B, N) bool, the class of each token: the label at its own index.
-        valid: (B, N) bool, false for slots that no token fills.
-        maps: (B, K, d, h, w) all support features, kept only where the cross block reads predicted positions.
-        grid: (h, w) of the support features.
-        voters: (B, N, C) backbone features of the tokens, unit length, one tensor for each of `prior.votes`.
-        familiar: (B, classes) how much of each familiar class what is marked shows; None where none is known.
-        hidden: (B, N) bool, tokens that take part in round trips but are not attended to; None where there are none.
-        by_layer: in training with `sampling.draw_per_layer`, the same support with the tokens of each layer.
-    """
-
-    prototype: Tensor
-    high: Tensor
-    high_valid: Tensor
-    tokens: Tensor
-    index: Tensor
-    is_foreground: Tensor
-    valid: Tensor
-    maps: Tensor | None
-    grid: tuple[int, int]
-    voters: tuple[Tensor, ...] = ()
-    familiar: Tensor | None = None
-    hidden: Tensor | None = None
-    by_layer: tuple["Support", ...] = ()
+    def __len__(self) -> int:
+        return len(self.maps[0])
 
     @property
-    def attended(self) -> Tensor:
-        """(B, N) bool: the tokens that queries may attend to."""
-        return self.valid if self.hidden is None else self.valid & ~self.hidden
+    def nbytes(self) -> int:
+        """Bytes of all maps."""
+        return sum(maps.nbytes for maps in self.maps)
 
-    def expand(self, batch: int) -> "Support":
-        """The same support for each of `batch` queries, without copying it."""
-        own = len(self.tokens)
-        if own == batch:
-            return self
-        if own != 1:
-            raise DataError(f"support holds {own} episodes, the query batch {batch}; expected equal numbers or one support")
-        values = {item.name: getattr(self, item.name) for item in fields(self)}
-        grown = {name: value.expand(batch, *value.shape[1:]) for name, value in values.items() if isinstance(value, Tensor)}
-        voters = tuple(value.expand(batch, *value.shape[1:]) for value in self.voters)
-        return Support(**{**values, **grown, "voters": voters})
+    def one(self, place: int) -> "Features":
+        """Those of one image."""
+        return self.changed(lambda maps: maps[place : place + 1])
 
+    def changed(self, change: Callable[[Tensor], Tensor]) -> "Features":
+        """The features with a change of each map."""
+        return Features(tuple(map(change, self.maps)))
 
-@dataclass(frozen=True, eq=False)
-class Query:
-    """Query images, encoded once for any number of supports.
-
-    Attributes:
-        features: what the backbone says of them.
-        reduced: (B, d, h, w) the middle features as the network compares them.
-        size: (H, W) of the images.
-        familiar: (B, classes, h, w) how much each familiar class is there; None where none is known.
-        padding: (B, h, w) bool, cells beyond the image; None where nothing is padded, or the network does not ask.
-    """
-
-    features: Features
-    reduced: Tensor
-    size: tuple[int, int]
-    familiar: Tensor | None = None
-    padding: Tensor | None = None
-
-    def one(self, place: int) -> "Query":
-        """One of the images."""
-        own = slice(place, place + 1)
-        familiar, padding = (None if maps is None else maps[own] for maps in (self.familiar, self.padding))
-        features = Features(self.features.mid[own], self.features.high[own])
-        return Query(features, self.reduced[own], self.size, familiar, padding)
-
-
-class CycleState(IntEnum):
-    """What became of a support token in the round trip through the query (section 3.3.1)."""
-
-    UNUSED = 0
-    INCONSISTENT = 1
-    CONSISTENT_BACKGROUND = 2
-    CONSISTENT_FOREGROUND = 3
-
-
-@dataclass(frozen=True, eq=False)
-class CrossTrace:
-    """What one cross-alignment block did.
-
-    Attributes:
-        q: (B, heads, hw, d / heads) query tokens, scaled.
-        k: (B, heads, N, d / heads) support tokens.
-        bias: (B, heads, 1, N) 0 for the tokens attended to, -inf for the others.
-        state: (B, heads, N) uint8 of `CycleState`.
-    """
-
-    q: Tensor
-    k: Tensor
-    bias: Tensor
-    state: Tensor
-
-
-@dataclass(frozen=True, eq=False)
-class Explanation:
-    """What pictures of a prediction need.
-
-    Attributes:
-        prior: (B, h, w) prior map in [0, 1].
-        index: (B, N) int64, the place of each support token in K * h * w of the support.
-        valid: (B, N) bool.
-        support_grid: (h, w) of the support features.
-        stride: pixels from one cell to the next.
-        alignment: "corner" where cell i sits on pixel stride * i, "center" where it covers the stride pixels from there.
-        offset: pixels, right and down, from there to what the cell speaks of.
-        cross: one trace for each cross-alignment block that attends to support tokens.
-    """
-
-    prior: Tensor
-    index: Tensor
-    valid: Tensor
-    support_grid: tuple[int, int]
-    stride: int
-    alignment: Literal["corner", "center"]
-    offset: int
-    cross: tuple[CrossTrace, ...]
-
-    def attention(self, row: int, column: int, layer: int = -1) -> Tensor:
-        """(B, heads, N) attention weights of the query cell at (row, column) over the support tokens."""
-        height, width = self.prior.shape[-2:]
-        if not self.cross:
-            raise DataError("this network has no attention over support tokens; use encoder.cross 'vanilla' or 'cycle'")
-        if not (0 <= row < height and 0 <= column < width):
-            raise DataError(f"cell ({row}, {column}) is outside the query's {height} x {width} feature grid")
-        if not -len(self.cross) <= layer < len(self.cross):
-            raise DataError(f"layer is {layer}; this network has {len(self.cross)} cross-alignment blocks")
-        trace = self.cross[layer]
-        q = trace.q[:, :, row * width + column, None].float()  # (B, heads, 1, d / heads)
-        affinity = q @ trace.k.float().transpose(-2, -1)  # (B, heads, 1, N)
-        return (affinity + trace.bias.float()).softmax(-1).squeeze(-2)
+    @staticmethod
+    def join(parts: Sequence["Features"], axis: int = 0) -> "Features":
+        """Features behind one another; cat, unlike stack, keeps how their memory is laid out."""
+        return Features(tuple(torch.cat(levels, axis) for levels in zip(*(part.maps for part in parts), strict=True)))
 
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What the network answers.
+    """What a method answers.
 
     Attributes:
         logits: (B, 2, H', W') background and foreground at the query's size.
-        auxiliary: (B, K, 2, H, W) logits of the support masks, in training with known query labels, else None.
-        explanation: on request, else None.
-        votes: (B, votes, h, w) in [0, 1], what the support's tokens say of each cell without any learning, a map for each of
-            `prior.votes`; None where there are none.
-        similarity: (B, H', W') how much each place of the query is like what the support marks, a cosine in [-1, 1] that
-            nothing was learned for; always from `answer` and `segment`, elsewhere on request.
+        extras: what only the method itself, and who asks it, reads; None where there is nothing.
     """
 
     logits: Tensor
-    auxiliary: Tensor | None = None
-    explanation: Explanation | None = None
-    votes: Tensor | None = None
-    similarity: Tensor | None = None
+    extras: Any = None
 
     @property
     def probability(self) -> Tensor:
@@ -248,7 +116,7 @@ class Prediction:
         return self.logits[:, 1] > self.logits[:, 0]
 
 
-for _kind in (Episode, Features, Query, Support, CrossTrace, Explanation, Prediction):
+for _kind in (Episode, Features, Prediction):
     torch.export.register_dataclass(_kind, serialized_type_name=f"cyctr.{_kind.__name__}")
 
 

@@ -41,24 +41,23 @@ def test_every_backbone_keeps_the_contract(backbone, images):
     features = backbone(images)
     assert backbone.grid.stride == 8
     cells = (9, 11) if backbone.grid.alignment == "corner" else (8, 10)
-    assert features.mid.shape == (2, backbone.mid_channels, *cells)
-    assert features.high.shape == (2, backbone.high_channels, *cells)
-    assert features.mid.isfinite().all()
+    assert [maps.shape for maps in features.maps] == [(2, channels, *cells) for channels in backbone.channels]
+    assert features.maps[0].isfinite().all()
 
 
 def test_every_backbone_is_frozen_and_stays_in_evaluation_mode(backbone, images):
-    before = backbone(images).high
+    before = backbone(images).maps[-1]
     backbone.train()
     assert not any(module.training for module in backbone.modules())
     assert not any(parameter.requires_grad for parameter in backbone.parameters())
-    after = backbone(images.clone().requires_grad_()).high
+    after = backbone(images.clone().requires_grad_()).maps[-1]
     assert torch.equal(before, after)  # no BatchNorm moved
     assert not after.requires_grad
 
 
 def test_every_backbone_reads_bytes_and_floats_alike(backbone):
     pixels = torch.randint(0, 256, (1, 3, 65, 65), dtype=torch.uint8)
-    torch.testing.assert_close(backbone(pixels).mid, backbone(pixels.float() / 255).mid, atol=1e-4, rtol=1e-3)
+    torch.testing.assert_close(backbone(pixels).maps[1], backbone(pixels.float() / 255).maps[1], atol=1e-4, rtol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["tiny", "resnet50", "vgg16", "tf_efficientnet_lite0", "mobilenetv2_100", "convnext_atto"])
@@ -69,7 +68,7 @@ def test_acceleration_leaves_the_features_as_they_were(name, images):
             module.running_mean.normal_(0, 0.1)
             module.running_var.uniform_(0.5, 1.5)
     before, after = backbone(images), backbone.accelerate()(images)
-    for one, other in ((before.mid, after.mid), (before.high, after.high)):
+    for one, other in (*zip(before.maps, after.maps, strict=True),):
         assert (one - other).abs().max() <= 1e-3 * one.abs().max()
     if name != "convnext_atto":
         assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in backbone.modules())
@@ -77,9 +76,9 @@ def test_acceleration_leaves_the_features_as_they_were(name, images):
 
 def test_the_middle_taps_of_a_resnet_are_blocks_three_and_four_and_the_high_one_block_five():
     backbone = Backbone(BackboneConfig("resnet50"))
-    assert (backbone.mid_channels, backbone.high_channels) == (512 + 1024, 2048)
+    assert backbone.channels == (512, 1024, 2048)
     other = Backbone(BackboneConfig("resnet50", taps=(1, 2, 3)))
-    assert (other.mid_channels, other.high_channels) == (256 + 512, 1024)
+    assert other.channels == (256, 512, 1024)
 
 
 def test_vgg_at_stride_8_computes_what_vgg_computes_and_more():
@@ -147,7 +146,7 @@ def test_blocks_cannot_change_in_a_network_that_is_no_resnet(setting):
 def test_the_mean_image_is_normalised_to_zero():
     backbone = Backbone(BackboneConfig("tiny", mean=(0.1, 0.2, 0.3), std=(1.0, 1.0, 1.0)))
     image = torch.tensor([0.1, 0.2, 0.3]).view(1, 3, 1, 1).expand(1, 3, 65, 65)
-    assert backbone(image).mid.abs().max() < 1e-6  # the tiny network has no bias
+    assert backbone(image).maps[1].abs().max() < 1e-6  # the tiny network has no bias
 
 
 def test_an_unknown_name_is_answered_with_near_ones():
@@ -174,7 +173,7 @@ def test_weights_round_trip_through_load():
     with torch.no_grad():
         stem = full.act1(full.bn1(full.conv1((image - backbone.mean) / backbone.std)))
         first_tap = full.layer2(full.layer1(full.maxpool(stem)))
-    torch.testing.assert_close(backbone(image).mid[:, :128], first_tap)
+    torch.testing.assert_close(backbone(image).maps[0], first_tap)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +203,33 @@ def test_images_of_any_float_type_are_taken(dtype):
     backbone = Backbone(BackboneConfig("tiny"))
     image = torch.rand(1, 3, 65, 65)
     features = backbone(image.to(dtype))
-    assert features.mid.dtype == torch.float32
-    torch.testing.assert_close(features.mid, backbone(image).mid, atol=0.1, rtol=0.1)
+    assert features.maps[1].dtype == torch.float32
+    torch.testing.assert_close(features.maps[1], backbone(image).maps[1], atol=0.1, rtol=0.1)
 
 
 def test_taps_are_scaled_by_their_factors():
     images = torch.rand(1, 3, 65, 65)
     plain, scaled = (Backbone(BackboneConfig("tiny", scale=scale))(images) for scale in (None, (2.0, 3.0, 0.5)))
-    first = Backbone(BackboneConfig("tiny")).body.channels[2]
-    torch.testing.assert_close(scaled.high, 0.5 * plain.high)
-    torch.testing.assert_close(scaled.mid[:, :first], 2 * plain.mid[:, :first])
-    torch.testing.assert_close(scaled.mid[:, first:], 3 * plain.mid[:, first:])
+    torch.testing.assert_close(scaled.maps[-1], 0.5 * plain.maps[-1])
+    torch.testing.assert_close(scaled.maps[0], 2 * plain.maps[0])
+    torch.testing.assert_close(scaled.maps[1], 3 * plain.maps[1])
+
+
+def test_a_method_asks_for_as_many_levels_as_it_likes():
+    images = torch.rand(1, 3, 65, 65)
+    every = Backbone(BackboneConfig("tiny", taps=(0, 1, 2, 3, 4)))
+    assert len(every(images).maps) == len(every.channels) == 5
+    deepest = Backbone(BackboneConfig("tiny", taps=(-1,)))
+    usual = Backbone(BackboneConfig("tiny"))
+    assert torch.equal(deepest(images).maps[0], usual(images).maps[-1])
+    assert deepest.channels == usual.channels[-1:]
+
+
+def test_three_factors_are_those_of_the_default_levels_whatever_is_asked_for():
+    images, factors = torch.rand(1, 3, 65, 65), (2.0, 3.0, 0.5)
+    one = Backbone(BackboneConfig("tiny", taps=(-1,), scale=factors))(images)
+    torch.testing.assert_close(one.maps[0], 0.5 * Backbone(BackboneConfig("tiny", taps=(-1,)))(images).maps[0])
+    two = Backbone(BackboneConfig("tiny", taps=(1, 2), scale=factors))(images)
+    bare = Backbone(BackboneConfig("tiny", taps=(1, 2)))(images)
+    assert torch.equal(two.maps[0], bare.maps[0])
+    torch.testing.assert_close(two.maps[1], 2.0 * bare.maps[1])

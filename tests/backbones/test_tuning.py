@@ -8,9 +8,10 @@ from torch import nn
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.tuning import SPECTRUM, SpectralConv2d, settle, tune
 from cyctr.checkpoint import load_checkpoint, save_checkpoint, weights_digest
-from cyctr.config import BEST, BackboneConfig, Config, EncoderConfig, ModelConfig
-from cyctr.methods.cyctr import build
+from cyctr.config import BackboneConfig
+from cyctr.methods.cyctr.config import BEST, Config, EncoderConfig, ModelConfig
 from cyctr.methods.cyctr.loss import episode_loss
+from cyctr.methods.cyctr.network import build
 from cyctr.speed.fast_depthwise import DepthwiseConv2d
 
 LAYERS = {
@@ -127,7 +128,7 @@ def test_an_export_leaves_a_tuned_network_as_it_is():
     images = torch.rand(1, 3, 65, 65)
     exported = torch.export.export(backbone, (images,)).module()(images)
     assert not [name for name, _ in backbone.named_buffers() if name.endswith("left")]
-    assert torch.allclose(exported.high, backbone(images).high, atol=1e-5)
+    assert torch.allclose(exported.maps[-1], backbone(images).maps[-1], atol=1e-5)
 
 
 def test_convolutions_that_pad_in_other_ways_stay_as_they_are():
@@ -152,7 +153,7 @@ def test_weights_that_are_loaded_later_are_factorised_anew():
     tuned = moved(Backbone(BackboneConfig("resnet18", tuned=True)).load(one.body.state_dict()))
     tuned(images)
     fresh = moved(Backbone(BackboneConfig("resnet18", tuned=True)).load(other.body.state_dict()))
-    assert torch.equal(tuned.load(other.body.state_dict())(images).high, fresh(images).high)
+    assert torch.equal(tuned.load(other.body.state_dict())(images).maps[-1], fresh(images).maps[-1])
 
 
 @pytest.mark.parametrize("name", ["tiny", "resnet18"])
@@ -181,7 +182,7 @@ def test_what_learns_in_place_of_a_backbone_computes_the_same_and_moves_its_para
     for one in (backbone, twin):
         backbone.zero_grad()
         found = one(images)
-        (found.mid.square().mean() + found.high.square().mean()).backward()
+        (sum(maps.square().mean() for maps in found.maps)).backward()
         gradients.append({key: value.grad.clone() for key, value in backbone.named_parameters() if value.requires_grad})
     for key, expected in gradients[0].items():
         assert (gradients[1][key] - expected).abs().max() <= 1e-3 * expected.abs().max(), key
@@ -189,7 +190,7 @@ def test_what_learns_in_place_of_a_backbone_computes_the_same_and_moves_its_para
         one, other = getattr(backbone(images), level), getattr(twin(images), level)
         assert (one - other).abs().max() < 1e-3 * one.abs().max()
     moved(backbone)
-    assert torch.equal(twin(images).high, backbone.learning()(images).high)
+    assert torch.equal(twin(images).maps[-1], backbone.learning()(images).maps[-1])
     assert list(backbone.state_dict()) == names
     assert weights_digest(backbone) == digest
 

@@ -4,7 +4,7 @@ from miniature import box, fss_folder, picture, state, write
 from PIL import Image
 
 from cyctr.datasets import fss
-from cyctr.datasets.fss import open_fss, published_test_classes, read_object
+from cyctr.datasets.fss import open_fss, published_test_classes, read_soft_mask
 from cyctr.errors import DataError
 
 
@@ -76,17 +76,17 @@ def test_every_image_marks_its_own_class(root):
 @pytest.mark.parametrize("mode", ["L", "RGB", "RGBA"])
 def test_soft_edges_belong_to_the_object_from_the_middle_on(tmp_path, mode):
     path = write(tmp_path / "1.png", [[0, 1, 127, 128, 200, 255]], mode)
-    assert read_object(path).tolist() == [[0, 0, 0, 1, 1, 1]]
+    assert read_soft_mask(path).tolist() == [[0, 0, 0, 1, 1, 1]]
 
 
 def test_a_coloured_mask_counts_by_its_brightness(tmp_path):
     path = picture(tmp_path / "1.png", (64, 64))
-    np.testing.assert_array_equal(read_object(path), np.array(Image.open(path).convert("L")) >= 128)
+    np.testing.assert_array_equal(read_soft_mask(path), np.array(Image.open(path).convert("L")) >= 128)
 
 
 def test_the_brightness_of_every_grey_is_itself(tmp_path):
     path = write(tmp_path / "1.png", [range(256)], "RGB")
-    assert read_object(path).tolist() == [[int(value >= 128) for value in range(256)]]
+    assert read_soft_mask(path).tolist() == [[int(value >= 128) for value in range(256)]]
 
 
 @pytest.mark.parametrize("inner", ["fewshot_data", "fewshot_data/fewshot_data"])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cyctr.datasets import gallery
-from cyctr.datasets.gallery import PLANS, Box, scenes
+from cyctr.datasets.gallery import PLANS, Crop, scenes
 from cyctr.datasets.pascal import CLASSES
 from cyctr.errors import DataError
 
@@ -70,9 +70,9 @@ def test_no_query_shares_a_pixel_with_a_support(plan):
 
 
 def test_boxes_that_only_touch_do_not_meet():
-    box = Box(10, 10, 5, 5)
-    assert box.meets(Box(14, 14, 5, 5)) and box.meets(Box(0, 0, 100, 100)) and box.meets(box)
-    assert not box.meets(Box(15, 10, 5, 5)) and not box.meets(Box(10, 5, 5, 5))
+    box = Crop(10, 10, 5, 5)
+    assert box.meets(Crop(14, 14, 5, 5)) and box.meets(Crop(0, 0, 100, 100)) and box.meets(box)
+    assert not box.meets(Crop(15, 10, 5, 5)) and not box.meets(Crop(10, 5, 5, 5))
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.name)

@@ -22,7 +22,7 @@ from miniature import (
 from PIL import Image
 
 from cyctr.datasets import pools
-from cyctr.datasets.own_folder import open_folder, read_object
+from cyctr.datasets.own_folder import open_folder, read_class_mask
 from cyctr.errors import ConfigError, DataError
 from cyctr.images.imaging import read_values
 
@@ -207,7 +207,7 @@ def test_an_impossible_split_is_refused(root, options, error, message):
     ],
 )
 def test_the_mask_of_a_class_is_read_by_the_values_it_holds(tmp_path, values, expected):
-    label = read_object(write(tmp_path / "mask.png", values))
+    label = read_class_mask(write(tmp_path / "mask.png", values))
     assert label.dtype == np.uint8 and label.tolist() == expected
 
 
@@ -216,20 +216,20 @@ def test_a_mask_of_255_with_a_stray_1_is_not_taken_for_an_ignored_image(tmp_path
     values[11, 11] = 1
     path = write(tmp_path / "mask.png", values)
     with pytest.raises(DataError, match=r"81 pixels of 255 \(ignored\) and 1 of 1 \(the class\); if 255 is"):
-        read_object(path)
+        read_class_mask(path)
 
 
 @pytest.mark.parametrize("values", [[[0, 1, 7]], [[0, 2, 3]], [[0, 1, 254]]])
 def test_the_mask_of_a_class_with_other_values_is_refused(tmp_path, values):
     path = write(tmp_path / "mask.png", values)
     with pytest.raises(DataError, match=rf"holds the values {values[0][1]} and {values[0][2]}; expected one for the class"):
-        read_object(path)
+        read_class_mask(path)
 
 
 @pytest.mark.parametrize("mode", ["1", "L", "RGB"])
 def test_black_and_white_masks_of_a_class_mean_the_same_in_every_format(tmp_path, mode):
     path = write(tmp_path / "mask.png", [[0, 255, 255]], mode)
-    assert read_object(path).tolist() == [[0, 1, 1]]
+    assert read_class_mask(path).tolist() == [[0, 1, 1]]
 
 
 def test_ignored_pixels_of_a_class_do_not_count_for_it(root):

@@ -15,8 +15,10 @@ from scipy.io import savemat
 from scipy.sparse import csc_matrix
 
 from cyctr import cli, compat
+from cyctr.datasets import pascal_masks
 from cyctr.datasets import prepare_pascal as module
-from cyctr.datasets.prepare_pascal import Fate, bundled_list, prepare_pascal, read_sbd_mask
+from cyctr.datasets.pascal_masks import Fate, read_sbd_mask
+from cyctr.datasets.prepare_pascal import bundled_list, prepare_pascal
 from cyctr.errors import DataError
 from cyctr.images.imaging import write_values
 
@@ -234,11 +236,11 @@ def test_a_run_that_was_stopped_is_taken_up(voc, sbd, monkeypatch):
             raise KeyboardInterrupt
         write_values(path, values)
 
-    monkeypatch.setattr(module, "write_values", stop_at_the_third)
+    monkeypatch.setattr(pascal_masks, "write_values", stop_at_the_third)
     with pytest.raises(KeyboardInterrupt):
         prepare_pascal(voc, sbd)
     assert len(mask_files(voc)) == 2
-    monkeypatch.setattr(module, "write_values", write_values)
+    monkeypatch.setattr(pascal_masks, "write_values", write_values)
     report = prepare_pascal(voc, sbd)
     assert report.problems == {}
     assert report.masks == fates(len(EXPECTED) - 2, 2)

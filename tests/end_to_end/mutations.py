@@ -31,6 +31,7 @@ import torch
 from labelled_folders import coco_beside, labelme_polygons
 from learning import photos as classes
 from PIL import Image
+from scipy.io import savemat
 from segmenting import checkpoint, files, labelled, photo, photos, scene
 
 from cyctr import cli
@@ -43,6 +44,7 @@ PATIENCE = 10  # times as long may a command wait
 IMAGES = {"jpg": mutating.bits, "png": mutating.png, "tif": mutating.tiff} | dict.fromkeys(
     ("webp", "bmp", "gif"), mutating.bits
 )
+PARTS = ("train", "val", "trainval")
 TRAINED = ("--model.dim", 16, "--model.encoder.heads", 2, "--model.encoder.layers", 1, "--training.augmentation.size", 65)
 SHORT = ("--weights", "tiny", "--training.episodes", 4, "--training.batch", 4, "--validation-episodes", 1, "--no-tensorboard")
 
@@ -195,6 +197,36 @@ class Workshop:
         (out / "mine.txt").write_text("of the user")
         return 1, ("train", "--data", self.things, "--output", out, "--resume"), [self.things, out / "mine.txt"]
 
+    def release(self, chance, kind):
+        """A checkpoint of the authors' release; it lacks most of its names, which is found after it was read."""
+        given = io.BytesIO()
+        state = {f"module.cls.{number}.weight": torch.ones(3, 2) for number in (0, 3)}
+        torch.save({"epoch": 1, "state_dict": state}, given)
+        path = self.put("given.pth", mutating.torch_file(chance, given.getvalue()))
+        return 1, ("convert-release", path, "--output", self.place / "made.safetensors"), [path]
+
+    def sbd(self, chance, kind):
+        """Masks of SBD and of VOC, and the lists that name them."""
+        voc, sbd, names = self.place / "voc", self.place / "sbd", [f"2008_{number:06}" for number in range(6)]
+        for folder in (voc / "JPEGImages", voc / "SegmentationClass", voc / "ImageSets" / "Segmentation", sbd / "cls"):
+            folder.mkdir(parents=True)
+        values = np.repeat(np.arange(6, dtype=np.uint8), 4)[:, None].repeat(20, 1)
+        for name in names:
+            Image.fromarray(values).save(voc / "JPEGImages" / f"{name}.jpg")
+            savemat(sbd / "cls" / f"{name}.mat", {"GTcls": {"Segmentation": values}}, do_compression=chance.random() < 0.3)
+            damaged = sbd / "cls" / f"{name}.mat"
+            if chance.random() < 0.3:
+                damaged = voc / "SegmentationClass" / f"{name}.png"
+                Image.fromarray(values).save(damaged)
+            change = mutating.png if damaged.suffix == ".png" else mutating.bits
+            damaged.write_bytes(change(chance, damaged.read_bytes()))
+        lists = [sbd / "train.txt", sbd / "val.txt", *(voc / "ImageSets" / "Segmentation" / f"{part}.txt" for part in PARTS)]
+        for path in lists:
+            path.write_text("\n".join(names))
+        chosen = chance.choice(lists)
+        chosen.write_bytes(mutating.text(chance, chosen.read_bytes()))
+        return len(names) + 1, ("prepare", "pascal", "--voc", voc, "--sbd", sbd, "--output", self.place / "out"), [voc, sbd]
+
     def results(self, chance, kind):
         """Results of an evaluation."""
         out = shutil.copytree(self.good / "measured", self.place / "out")
@@ -221,6 +253,8 @@ KINDS = {
     "checkpoint": (Workshop.checkpoints, 20),
     "run.json below": (Workshop.foreign, 4),
     "results.json": (Workshop.results, 12),
+    "release": (Workshop.release, 4),
+    "sbd": (Workshop.sbd, 4),
 }
 """How a kind is tried, and how often beside the others."""
 
@@ -297,7 +331,7 @@ def main():
     tried, problems, longest, largest, began = Counter(), [], {}, [], time.monotonic()
     with tempfile.TemporaryDirectory() as root:
         workshop, peak, number = Workshop(Path(root)), 0, 0
-        session.run = lambda *_, **__: "finished"  # a changed config may ask for a long training
+        session.Trainer.run = lambda *_, **__: "finished"  # a changed config may ask for a long training
         while sum(tried.values()) < given.inputs and time.monotonic() - began < given.seconds and not asked:
             faulthandler.dump_traceback_later(2 * PATIENCE * HANG, exit=True)
             start, seed = time.monotonic(), f"{given.seed}/{number}"

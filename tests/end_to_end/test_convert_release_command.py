@@ -1,5 +1,6 @@
 """`cyctr convert-release`: from a file of the release's to masks."""
 
+import math
 import pickle
 from pathlib import Path
 
@@ -10,10 +11,11 @@ from PIL import Image
 
 from cyctr.backbones.weights import load_backbone
 from cyctr.checkpoint import load_checkpoint
-from cyctr.config import RELEASED, BackboneConfig
+from cyctr.config import BackboneConfig
 from cyctr.errors import WeightsError
 from cyctr.evaluation.results import Results
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.config import RELEASED
+from cyctr.methods.cyctr.network import build
 from cyctr.release_checkpoint import UNUSED, name_in_release
 from cyctr.seeding import Stream
 
@@ -96,6 +98,8 @@ BAD = {
     "lacks": (lambda state: state.pop("module.cls.3.bias"), "lacks 'cls.3.bias'"),
     "holds more": (lambda state: state.update({"module.extra.weight": torch.zeros(1)}), "also holds 'extra.weight'"),
     "other shape": (spoil("module.qry_merge_feat.0.weight"), "'qry_merge_feat.0.weight' is (256, 512, 1, 1)"),
+    "not finite": (lambda state: state.update({"module.cls.3.bias": torch.tensor([0.0, math.nan])}), "'cls.3.bias'"),
+    "complex": (lambda state: state.update({"module.cls.3.bias": torch.zeros(2) * 1j}), "'cls.3.bias' (torch.complex64) holds"),
     "another network": (lambda state: (state.clear(), state.update({"fc.weight": torch.zeros(3, 3)})), "lacks"),
 }
 

@@ -10,18 +10,16 @@ from making import assert_one_line, tiny
 from miniature import class_mask_folder, labelled_folder, picture, state, truncate
 from PIL import Image
 from reading import Reader
-from typer.testing import CliRunner
 
 import cyctr
-from cyctr import cli
-from cyctr.config import AugmentationConfig, Config, TrainingConfig
+from cyctr.config import AugmentationConfig, TrainingConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.episodes.sampler import Sampler
 from cyctr.evaluation import protocol
-from cyctr.evaluation.results import Results, RunKey, fold_table
+from cyctr.evaluation.results import Results, RunKey
+from cyctr.evaluation.tables import fold_table
+from cyctr.methods.cyctr.config import Config
 from cyctr.storage import locked
-
-COMMANDS = ["evaluate", "merge", "episodes", "data", "data check", "data info"]
 
 
 @pytest.fixture(autouse=True)
@@ -476,25 +474,6 @@ def test_info_shows_the_size_of_every_list(run, photos):
             assert [str(number), side, "1", str(held[name]), str(held[name]), str(held[name]), f"({name})"] in rows
     assert "from 1 pixel of it on" in output
     assert_one_line(run("data", "info", photos, "--protocol", "x"), "protocol is 'x'")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_explains_itself(command):
-    result = CliRunner().invoke(cli.app, [*command.split(), "--help"], env={"COLUMNS": "200"})
-    assert result.exit_code == 0
-    assert f"cyctr {command}" in result.output or f"root {command}" in result.output
-    assert len(result.output.splitlines()) > 5
-
-
-def test_explaining_imports_nothing_heavy():
-    code = (
-        "import sys; from cyctr.cli import app; "
-        f"[app([*command.split(), '--help'], standalone_mode=False) for command in {COMMANDS}]; "
-        "print('heavy:', *{'torch', 'timm', 'torchvision', 'numpy', 'PIL'} & sys.modules.keys())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.splitlines()[-1].split() == ["heavy:"]
 
 
 @pytest.mark.filterwarnings("default")

@@ -12,10 +12,11 @@ from learning import textures
 
 from cyctr.backbones.backbone import Backbone
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint, save_checkpoint
-from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig, parse, settings
+from cyctr.config import BackboneConfig, parse, settings
 from cyctr.datasets.opening import open_dataset
 from cyctr.episodes.image_store import open_store
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.config import Config, EncoderConfig, ModelConfig
+from cyctr.methods.cyctr.network import build
 from cyctr.types import Prediction
 
 FOLDER = Path(__file__).parents[2] / "experiments"
@@ -327,7 +328,7 @@ def test_a_student_is_compared_with_what_its_teacher_says_of_the_same_pixels():
     for layer in (translation.mid, translation.high):
         torch.nn.init.dirac_(layer.weight)
         torch.nn.init.zeros_(layer.bias)
-    said = tuple(torch.randn(2, width, 9, 9) for width in (student.mid_channels, student.high_channels))
+    said = tuple(torch.randn(2, width, 9, 9) for width in (sum(student.channels[:2]), student.channels[2]))
     meant = tuple(module.shifted(maps, 1.25) for maps in said)
     assert translation(said, meant).max() < 1e-5 < translation(said, said).min()
 
@@ -337,7 +338,7 @@ def test_the_first_linear_maps_are_the_best_for_the_student_as_it_is():
     torch.manual_seed(0)
     backbone = Backbone(BackboneConfig("tiny"))
     translation = module.Translation(backbone, backbone)
-    widths = (backbone.mid_channels, backbone.high_channels)
+    widths = (sum(backbone.channels[:2]), backbone.channels[2])
     turns = [torch.linalg.qr(torch.randn(width, width)).Q for width in widths]
 
     def example():

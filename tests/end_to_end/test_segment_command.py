@@ -141,10 +141,9 @@ def test_folders_files_and_subfolders_are_segmented_at_their_own_size(segment, t
     assert not (out / "index.html").exists() and not (out / "review").exists()
 
 
-@pytest.mark.parametrize("layout", ["numbers", "flat numbers", "labelme", "coco in annotations", "class folders"])
-def test_every_layout_of_supports_is_read_and_classes_are_chosen_and_ordered(layout, segment, tmp_path, queries):
+def test_classes_are_chosen_and_ordered(segment, tmp_path, queries):
     (tmp_path / "things").mkdir()
-    LAYOUTS[layout](tmp_path / "things")
+    LAYOUTS["labelme"](tmp_path / "things")
     well(segment("--no-overlays", support=tmp_path / "things"))
     assert list(predictions(tmp_path / "out")["images"][0]["classes"]) == ["cup", "plate"]
     assert (tmp_path / "out" / "classes.txt").read_text() == "cup\nplate\n"
@@ -802,17 +801,6 @@ def test_supports_that_cannot_be_used_are_left_out_with_a_note(segment, tmp_path
         (folder / f"shot{number}.png").unlink()
     assert_one_line(segment("--force", support=folder), "disc: no labelled image is left", "more problem")
     assert len(keys(tmp_path / "out")) == 5
-
-
-def test_masks_of_values_without_names_are_classes_by_number_and_soft_ones_are_refused(segment, tmp_path, queries):
-    folder = labelled(tmp_path / "disc", 1)
-    _, marked = scene((60, 80), 0)
-    Image.fromarray(marked.astype(np.uint8) * 7).save(folder / "shot0_mask.png")
-    well(segment(support=folder))
-    assert list(predictions(tmp_path / "out")["images"][0]["classes"]) == ["7"]
-    soft = Image.fromarray(marked).convert("L").resize((40, 30), Image.Resampling.BILINEAR).resize((80, 60))
-    soft.save(folder / "shot0_mask.png")
-    assert_one_line(segment(support=folder, output=tmp_path / "soft"), "soft edges")
 
 
 # places

@@ -12,7 +12,7 @@ from cyctr.evaluation.answering import NetworkMethod
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.remembering import FeatureMethod, Remembering
 from cyctr.evaluation.results import RunKey
-from cyctr.methods import reference
+from cyctr.methods.references import reference
 from cyctr.types import Episode, Features, Prediction
 
 EVERY = [RunKey(fold, shots, seed) for fold in (0, 1) for shots in (1, 2) for seed in (0, 1)]
@@ -49,11 +49,11 @@ class Exact:
         return self.match(self.encode(episode.query_images), self.encode(episode.support_images.flatten(0, 1)), episode)
 
     def encode(self, images):
-        return Features(images[:, :1] * 7.0, images[:, 1:2] * 13.0)
+        return Features((images[:, :1] * 7.0, images[:, 1:2] * 13.0))
 
     def match(self, query, support, episode):
-        given = (support.mid + support.high).unflatten(0, episode.support_labels.shape[:2])[:, :, 0]
-        value = (query.mid + query.high)[:, 0] + (given * episode.support_labels).sum(1)
+        given = (support.maps[0] + support.maps[1]).unflatten(0, episode.support_labels.shape[:2])[:, :, 0]
+        value = (query.maps[0] + query.maps[1])[:, 0] + (given * episode.support_labels).sum(1)
         return Prediction(torch.stack([-(value % 17 - 9), value % 17 - 9], 1))
 
 
@@ -73,7 +73,7 @@ def batches(evaluation, setting=EVERY[2], count=16, size=3):
 
 def bytes_of_one(network):
     features = network.backbone(torch.zeros(1, 3, 33, 33))
-    return features.mid.nbytes + features.high.nbytes
+    return features.nbytes
 
 
 def limits(network):
@@ -158,12 +158,12 @@ class Shades:
 
     def encode(self, images):
         shade = images[:, :1, :1, :1].float()
-        return Features(shade, -shade)
+        return Features((shade, -shade))
 
     def match(self, query, support, episode):
         shots = episode.support_images.shape[1]
-        assert torch.equal(query.high, -query.mid) and torch.equal(support.high, -support.mid)
-        return Prediction(torch.cat([query.mid.unflatten(0, (-1, 1)), support.mid.unflatten(0, (-1, shots))], 1))
+        assert torch.equal(query.maps[1], -query.maps[0]) and torch.equal(support.maps[1], -support.maps[0])
+        return Prediction(torch.cat([query.maps[0].unflatten(0, (-1, 1)), support.maps[0].unflatten(0, (-1, shots))], 1))
 
 
 @pytest.mark.parametrize("limit", [0, 8, 24, UNLIMITED])
@@ -178,8 +178,8 @@ def test_what_the_method_does_with_its_features_later_does_not_reach_those_that_
         def match(self, query, support, episode):
             prediction = super().match(query, support, episode)
             for features in (query, support):
-                features.mid.zero_()
-                features.high.zero_()
+                for maps in features.maps:
+                    maps.zero_()
             return prediction
 
     reply = Remembering(Careless(network), UNLIMITED)
@@ -248,7 +248,7 @@ def test_a_precision_holds_for_both_steps(network, evaluation, precision):
             Remembering(method, UNLIMITED)(batch).logits, method(batch.episode).logits, atol=1e-5, rtol=1e-5
         )
         support = method.encode(batch.episode.support_images.flatten(0, 1))
-    assert support.mid.dtype == (torch.bfloat16 if precision else torch.float32)
+    assert support.maps[0].dtype == (torch.bfloat16 if precision else torch.float32)
 
 
 def test_an_interrupted_run_that_remembers_goes_on(evaluation):

@@ -6,20 +6,8 @@ import pytest
 
 from cyctr.errors import DataError
 from cyctr.evaluation.metrics import Counts
-from cyctr.evaluation.results import (
-    Results,
-    Row,
-    Run,
-    RunKey,
-    class_table,
-    description,
-    differences,
-    fold_table,
-    learned_classes,
-    markdown,
-    merge,
-    spread_text,
-)
+from cyctr.evaluation.results import Results, Row, Run, RunKey, description, differences, merge
+from cyctr.evaluation.tables import class_table, fold_table, learned_classes, markdown, spread_text
 
 NAMES = ["ant", "bee", "cat", "dog"]
 

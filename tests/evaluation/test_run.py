@@ -9,13 +9,13 @@ from measuring import CPU, NAMES, SMALL, Album, album, dataset, measure, noise, 
 from reading import Reader
 
 import cyctr
-from cyctr.config import RELEASED, Config
 from cyctr.errors import CheckpointError, ConfigError, DataError, WeightsError
 from cyctr.evaluation.answering import open_method
 from cyctr.evaluation.preview import episode_contact_sheet
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, RunKey, merge
 from cyctr.evaluation.run import draw_pictures, environment, prepare
+from cyctr.methods.cyctr.config import RELEASED, Config
 
 
 @pytest.fixture(scope="module")
@@ -39,9 +39,9 @@ def opened(method="background", weights="tiny", device="cpu", precision="auto", 
 
 def test_a_job_is_every_fold_and_seed_for_each_number_of_shots():
     made = prepare(dataset(), replace(SMALL, seeds=(3, 5)), shots=(1, 2))
-    assert sorted(made.settings) == [RunKey(f, k, s) for f in (0, 1) for k in (1, 2) for s in (3, 5)]
+    assert sorted(made.run_keys) == [RunKey(f, k, s) for f in (0, 1) for k in (1, 2) for s in (3, 5)]
     assert made.episodes == SMALL.episodes
-    assert prepare(dataset(), SMALL, folds=[1], episodes=9).settings == [RunKey(1, 1, 0)]
+    assert prepare(dataset(), SMALL, folds=[1], episodes=9).run_keys == [RunKey(1, 1, 0)]
     assert prepare(dataset(), SMALL, episodes=9).episodes == 9
 
 
@@ -202,7 +202,7 @@ def test_the_notes_say_versions_and_machine():
 def drawn(tmp_path, count, method=noise, **options):
     """A page of pictures, and what was measured."""
     made = job(**options)
-    results = measure(method, made.evaluation, made.settings, made.episodes)
+    results = measure(method, made.evaluation, made.run_keys, made.episodes)
     path = tmp_path / "index.html"
     draw_pictures(made, method, results, path, count)
     return Reader(path.read_text()), results
@@ -257,7 +257,7 @@ def test_the_answer_is_drawn_on_the_image_wherever_it_was_scored(tmp_path):
     """The truth as answer looks like the truth, also where pixels were compared on the padded input."""
     left_half = [np.pad(np.full((20, 40), 1 + i % 4, np.uint8), ((0, 0), (0, 40))) for i in range(8)]
     made = prepare(dataset(Album(left_half)), replace(SMALL, score="input"), folds=[0], episodes=2)
-    results = measure(oracle, made.evaluation, made.settings, 2)
+    results = measure(oracle, made.evaluation, made.run_keys, 2)
     draw_pictures(made, oracle, results, tmp_path / "index.html", 1)
     pictures = Reader((tmp_path / "index.html").read_text()).pictures()[:3]
     _, truth, answer = (np.asarray(each.convert("RGB")).astype(int) for each in pictures)

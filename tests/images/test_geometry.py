@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cyctr.config import PROTOCOLS, AugmentationConfig, InputConfig
-from cyctr.episodes.augmentation import BLUR, CHANCES, FILL, augmentation_matrices, blur, recolour, warp
+from cyctr.episodes.augmentation import BLUR, CHANCES, FILL, augmentation_matrices, blur, warp
 from cyctr.images.geometry import content_size, fit_image, fit_label, padding_of, planes, restore, restore_all
 from cyctr.seeding import Stream
 
@@ -632,91 +632,3 @@ def test_planes_are_the_colours_of_the_pixels_in_memory_of_their_own():
     made = planes(pixels)
     assert made.shape == (3, 5, 7) and made.is_contiguous()
     assert all(np.array_equal(made[c].numpy(), pixels[..., c]) for c in range(3))
-
-
-def colours(count=4, size=12):
-    """Colours far enough from black and white that a small change clips none of them."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(60, 160, (count, 3, size, size), dtype=torch.uint8, generator=generator)
-
-
-def grey(images):
-    """(B, H, W) how bright each pixel looks (ITU-R BT.601)."""
-    red, green, blue = images.double().unbind(1)
-    return 0.299 * red + 0.587 * green + 0.114 * blue
-
-
-def amounts(brightness=0.0, contrast=0.0, saturation=0.0, count=4):
-    return torch.tensor([[brightness, contrast, saturation]], dtype=torch.float64).expand(count, 3)
-
-
-def test_amounts_of_zero_leave_every_colour_as_it_was():
-    images = noise(40, 40)[None].expand(4, -1, -1, -1)
-    assert torch.equal(recolour(images, amounts()), images)
-    extremes = torch.tensor([0, 255], dtype=torch.uint8)[torch.randint(0, 2, (4, 3, 9, 9))]
-    assert torch.equal(recolour(extremes, amounts()), extremes)
-
-
-def slow_recolour(image, brightness, contrast, saturation):
-    """(3, H, W) doubles, one pixel after the other."""
-    bright = image.double() * (1 + brightness)
-    middle = float(grey(bright[None]).mean())
-    made = torch.zeros_like(bright)
-    for row in range(image.shape[1]):
-        for column in range(image.shape[2]):
-            pixel = bright[:, row, column]
-            shade = 0.299 * pixel[0] + 0.587 * pixel[1] + 0.114 * pixel[2]
-            made[:, row, column] = middle + (shade + (pixel - shade) * (1 + saturation) - middle) * (1 + contrast)
-    return made.clamp(0, 255)
-
-
-def test_new_colours_equal_a_slow_reading_of_every_pixel():
-    images = torch.stack([noise(9, 11, seed) for seed in range(5)])
-    given = torch.rand(5, 3, dtype=torch.float64) * 1.8 - 0.9
-    found = recolour(images, given)
-    assert found.dtype == torch.uint8
-    for image, changes, made in zip(images, given.tolist(), found, strict=True):
-        assert (made.double() - slow_recolour(image, *changes)).abs().max() < 0.51
-
-
-@pytest.mark.parametrize("share", [-0.5, 0.25, 0.5])
-def test_brightness_multiplies_every_colour(share):
-    found = recolour(colours(), amounts(brightness=share)).double()
-    assert (found - colours().double() * (1 + share)).abs().max() <= 0.5
-
-
-def test_no_saturation_is_grey_of_the_same_brightness():
-    found = recolour(colours(), amounts(saturation=-1))
-    assert torch.equal(found[:, 0], found[:, 1]) and torch.equal(found[:, 1], found[:, 2])
-    assert (found[:, 0].double() - grey(colours())).abs().max() <= 0.51
-
-
-@pytest.mark.parametrize("share", [-0.4, 0.2])
-def test_saturation_moves_colours_away_from_their_grey_which_stays(share):
-    found = recolour(colours(), amounts(saturation=share))
-    assert (grey(found) - grey(colours())).abs().max() <= 0.51
-    away = found.double() - grey(colours())[:, None]
-    assert (away - (1 + share) * (colours().double() - grey(colours())[:, None])).abs().max() <= 0.51
-
-
-@pytest.mark.parametrize("share", [-0.6, 0.3])
-def test_contrast_moves_colours_away_from_the_mean_of_their_own_image_which_stays(share):
-    images = colours() + torch.arange(4, dtype=torch.uint8).view(4, 1, 1, 1) * 20  # each of another brightness
-    found = recolour(images, amounts(contrast=share))
-    middle = grey(images).mean((1, 2), keepdim=True)[:, None]
-    assert (found.double() - middle - (1 + share) * (images.double() - middle)).abs().max() <= 0.51
-    assert (grey(found).mean((1, 2)) - grey(images).mean((1, 2))).abs().max() < 0.3
-
-
-def test_colours_beyond_the_range_stay_at_its_end():
-    images = torch.tensor([0, 20, 240, 255], dtype=torch.uint8).view(1, 1, 2, 2).expand(1, 3, 2, 2)
-    found = recolour(images, amounts(brightness=0.5, count=1))[0, 0].flatten().tolist()
-    assert found == [0, 30, 255, 255]
-
-
-def test_every_image_of_a_batch_gets_its_own_colours():
-    given = torch.tensor([[0.3, 0, 0], [0, -0.5, 0], [0, 0, -0.9], [0, 0, 0]])
-    together = recolour(colours(), given)
-    for i in range(4):
-        assert torch.equal(together[i], recolour(colours()[i : i + 1], given[i : i + 1])[0])
-    assert torch.equal(together[3], colours()[3])

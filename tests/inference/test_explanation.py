@@ -6,11 +6,11 @@ from making import assert_one_line, tiny
 from PIL import Image
 from segmenting import MODEL, checkpoint, labelled, photo, scene
 
-from cyctr.config import PriorConfig
 from cyctr.errors import ConfigError, DataError
 from cyctr.inference import Segmenter
 from cyctr.inference.explanation import explain
 from cyctr.inference.matching import WEIGHT
+from cyctr.methods.cyctr.config import PriorConfig
 from cyctr.visual.draw import GREEN, heat, overlay
 
 KINDS = {".png": b"\x89PNG", ".jpg": b"\xff\xd8\xff", ".JPEG": b"\xff\xd8\xff", ".html": b"<!doctype html>"}

@@ -12,7 +12,8 @@ from PIL import Image, ImageDraw, ImageOps
 
 from cyctr.errors import ConfigError, DataError
 from cyctr.images.imaging import EXTENSIONS, voc_palette
-from cyctr.inference.inputs import Box, Polygons, to_image, to_label
+from cyctr.inference.inputs import to_image, to_label
+from cyctr.inference.shapes import Box, Polygons
 from cyctr.limits import IMAGE_PIXELS
 from cyctr.types import SMALLEST_SIDE
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from making import support
 
 from cyctr.inference.matching import EXPECTED, balanced
-from cyctr.methods.cyctr.prior import vote_map
+from cyctr.methods.cyctr.extras.votes import vote_map
 
 
 def voters(count, seed=0):

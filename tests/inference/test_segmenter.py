@@ -24,7 +24,7 @@ from cyctr.inference import segmenter as segmenter_module
 from cyctr.inference.confidence import Calibration
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.tiles import Window
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.network import build
 
 SIZES = ((40, 50), (90, 30), (65, 65), (31, 200))
 

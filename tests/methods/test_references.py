@@ -8,8 +8,17 @@ from making import episode, one
 from cyctr.backbones.backbone import Backbone
 from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError, WeightsError
-from cyctr.methods import REFERENCES, reference
-from cyctr.methods.references import PRIOR_THRESHOLD, PROTOTYPE_LEVEL, Constant, NearestPrototype, PriorThreshold
+from cyctr.methods.references import (
+    PRIOR_THRESHOLD,
+    PROTOTYPE_LEVEL,
+    REFERENCES,
+    Constant,
+    NearestPrototype,
+    PriorConfig,
+    PriorThreshold,
+    PrototypeConfig,
+    reference,
+)
 from cyctr.types import Episode
 
 CPU = torch.device("cpu")
@@ -26,6 +35,10 @@ def given(shots=1, batch=2, size=65, query_size=None):
     return replace(made, support_labels=labels)
 
 
+def at(features, level):
+    return features.maps[-1] if level == "high" else torch.cat(features.maps[:-1], 1)
+
+
 def cells(label):
     return label[::STRIDE, ::STRIDE]
 
@@ -37,10 +50,10 @@ def enlarged(maps, size):
 
 def slow_prior(backbone, many, i):
     """(h, w) the prior map of one episode, by loops over shots and query cells."""
-    query = backbone(many.query_images[i : i + 1]).high[0]  # (C, h, w)
+    query = backbone(many.query_images[i : i + 1]).maps[-1][0]  # (C, h, w)
     total = torch.zeros(query.shape[1:])
     for image, label in zip(many.support_images[i], many.support_labels[i], strict=True):
-        support = backbone(image[None]).high[0]
+        support = backbone(image[None]).maps[-1][0]
         marked = [support[:, r, c] for r, c in (cells(label) == 1).nonzero().tolist()]
         best = torch.zeros(query.shape[1:])
         for r in range(query.shape[1]):
@@ -52,12 +65,12 @@ def slow_prior(backbone, many, i):
 
 def slow_cosines(backbone, level, many, i):
     """(2, h, w) cosines of every query cell to the mean background and the mean foreground of one episode, by loops."""
-    query = getattr(backbone(many.query_images[i : i + 1]), level)[0]
+    query = at(backbone(many.query_images[i : i + 1]), level)[0]
     cosine = torch.zeros(2, *query.shape[1:])
     for kind in (0, 1):
         means = []
         for image, label in zip(many.support_images[i], many.support_labels[i], strict=True):
-            support = getattr(backbone(image[None]), level)[0]
+            support = at(backbone(image[None]), level)[0]
             own = [support[:, r, c] for r, c in (cells(label) == kind).nonzero().tolist()]
             means.append(torch.stack(own).mean(0))
         prototype = torch.stack(means).mean(0)
@@ -82,7 +95,7 @@ def test_the_prior_reference_is_the_prior_map_above_a_threshold(shots, threshold
     many = given(shots, query_size=49)
     backbone = Backbone(TINY)
     priors = torch.stack([enlarged(slow_prior(backbone, many, i)[None], 49)[0] for i in range(2)])
-    prediction = PriorThreshold(backbone, threshold)(many)
+    prediction = PriorThreshold(PriorConfig(TINY, threshold), backbone)(many)
     assert_same_decisions(prediction, torch.stack([torch.full_like(priors, threshold), priors], 1))
 
 
@@ -92,7 +105,7 @@ def test_the_nearest_prototype_is_what_loops_over_cells_find(shots, level):
     many = given(shots, query_size=49)
     backbone = Backbone(TINY)
     expected = torch.stack([enlarged(slow_cosines(backbone, level, many, i), 49) for i in range(2)])
-    assert_same_decisions(NearestPrototype(backbone, level)(many), expected)
+    assert_same_decisions(NearestPrototype(PrototypeConfig(TINY, level), backbone)(many), expected)
 
 
 @pytest.mark.parametrize("name", ["prior", "prototype"])

@@ -20,10 +20,11 @@ from kernel_checks import (
 )
 from making import episode, tiny
 
-from cyctr.config import ABLATIONS, PAPER, BackboneConfig, ModelConfig, PriorConfig
-from cyctr.methods.cyctr import build
+from cyctr.config import BackboneConfig
+from cyctr.methods.cyctr.config import ABLATIONS, PAPER, ModelConfig, PriorConfig
 from cyctr.methods.cyctr.cycle_attention import attend, cycle_consistency, nearest_neighbours
 from cyctr.methods.cyctr.loss import episode_loss
+from cyctr.methods.cyctr.network import build
 from cyctr.methods.cyctr.predicted_attention import sample_points
 from cyctr.methods.cyctr.sampling import sample_tokens
 from cyctr.speed import kernels

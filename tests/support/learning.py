@@ -10,22 +10,17 @@ import torch
 from miniature import write
 from safetensors.torch import load_file
 
-from cyctr.config import (
-    BEST,
-    AugmentationConfig,
-    BackboneConfig,
-    Config,
-    EncoderConfig,
-    ModelConfig,
-    SamplingConfig,
-    TrainingConfig,
-)
+from cyctr.config import AugmentationConfig, BackboneConfig, TrainingConfig
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.synthetic import draw_image
 from cyctr.datasets.synthetic_pool import SyntheticPool, open_synthetic
+from cyctr.methods.cyctr.config import BEST, Config, EncoderConfig, ModelConfig, SamplingConfig
 from cyctr.training import loop as session
+from cyctr.training.loop import Trainer
+from cyctr.training.options import Options
+from cyctr.training.plan import Plan
+from cyctr.training.run import prepare
 from cyctr.training.run_folder import STATE, RunFolder
-from cyctr.training.trainer import Options, Trainer
 
 CPU = torch.device("cpu")
 SIZE = 65
@@ -71,7 +66,8 @@ def photos(root: Path, classes: int = 4, each: int = 4) -> Path:
 def prepared(path: Path, config: Config = SMALL, options: Options = QUIET, **others: Any) -> Trainer:
     """A trainer that has neither begun nor resumed."""
     given = {"dataset": textures(), "fold": 0, "device": CPU, **others}
-    return Trainer(config=config, folder=RunFolder(path), options=options, **given)
+    asked = {name: given.pop(name) for name in ("dataset", "fold", "device", "world", "resume") if name in given}
+    return Trainer(prepare(Plan(config=config, folder=RunFolder(path), options=options, **asked), **given))
 
 
 def begun(path: Path, config: Config = SMALL, options: Options = QUIET, **others: Any) -> Trainer:
@@ -90,7 +86,7 @@ def resumed(path: Path, config: Config = SMALL, options: Options = QUIET, **othe
 
 def go(trainer: Trainer, until: int | None = None) -> session.Outcome:
     """Trains to the end, or to a step at which somebody asks it to stop."""
-    return session.run(trainer, stop=lambda: trainer.step == until)
+    return trainer.run(stop=lambda: trainer.step == until)
 
 
 def trained(path: Path, config: Config = SMALL, options: Options = QUIET, **others: Any) -> Trainer:

@@ -4,22 +4,17 @@ import os
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from cyctr.checkpoint import save_checkpoint
-from cyctr.config import (
-    AugmentationConfig,
-    BackboneConfig,
-    Config,
-    EncoderConfig,
-    ModelConfig,
-    PriorConfig,
-    SamplingConfig,
-    TrainingConfig,
-)
-from cyctr.methods.cyctr import CyCTR, build
-from cyctr.types import Episode, Support
+from cyctr.config import AugmentationConfig, BackboneConfig, TrainingConfig
+from cyctr.methods.base import Losses, Method, Step
+from cyctr.methods.cyctr.config import Config, EncoderConfig, ModelConfig, PriorConfig, SamplingConfig
+from cyctr.methods.cyctr.network import CyCTR, build
+from cyctr.methods.cyctr.state import Support
+from cyctr.types import Episode, Features, Prediction
 
 
 def episode(batch: int = 2, shots: int = 1, size: int = 65, query_size: int | None = None, seed: int = 0) -> Episode:
@@ -68,6 +63,32 @@ def small_checkpoint(path: Path, size: int = 65) -> Path:
     training = TrainingConfig(augmentation=AugmentationConfig(size=size))
     save_checkpoint(path, tiny(config), Config(model=config, training=training))
     return path
+
+
+def features(model: Method, images: torch.Tensor) -> Features:
+    """What the backbone of a method says of images, of supports too: (B, K, 3, H, W) count as B * K."""
+    return model.backbone(images.flatten(0, -4))
+
+
+def encoded(model: Method, images: torch.Tensor, labels: torch.Tensor, *more: Any) -> Any:
+    """The support that labelled images make."""
+    return model.encode_support(features(model, images), labels, *more)
+
+
+def answered(model: Method, images: torch.Tensor, support: Any, explain: bool = False) -> Prediction:
+    """The answer to (B, 3, H, W) queries."""
+    return model.predict(features(model, images), support, tuple(images.shape[-2:]), None, explain)
+
+
+def losses(model: Method, given: Episode, seeds: torch.Tensor | None = None, drawn: Any = None) -> Losses:
+    """What a method loses on episodes, as the training loop asks for it."""
+    step = Step(torch.zeros(len(given.query_images), dtype=torch.int64) if seeds is None else seeds, drawn)
+    return model.learn(given, features(model, given.query_images), features(model, given.support_images), step)
+
+
+def explained(model: Method, given: Episode) -> Any:
+    """What CyCTR shows of its answer."""
+    return model(given, explain=True).extras.explanation
 
 
 def support(tokens: torch.Tensor, is_foreground: torch.Tensor, valid: torch.Tensor | None = None) -> Support:

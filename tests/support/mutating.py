@@ -212,6 +212,22 @@ def archive(chance, content):
     return made.getvalue()
 
 
+def torch_file(chance, content):
+    """A file of `torch.save`, one member of its zip changed, or the zip itself."""
+    if chance.random() < 0.3:
+        return bits(chance, content)
+    with zipfile.ZipFile(io.BytesIO(content)) as given:
+        members = {name: given.read(name) for name in given.namelist()}
+    names = [name for name in members if name.endswith("data.pkl")] if chance.random() < 0.7 else list(members)
+    name = chance.choice(names)
+    members[name] = bits(chance, members[name])
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_STORED) as out:
+        for name, body in members.items():
+            out.writestr(name, body)
+    return made.getvalue()
+
+
 def text(chance, content):
     """Lines of names, changed."""
     lines = content.decode().splitlines()

@@ -8,7 +8,8 @@ from making import tiny
 from PIL import Image
 
 from cyctr.checkpoint import save_checkpoint
-from cyctr.config import AugmentationConfig, Config, EncoderConfig, ModelConfig, PriorConfig, TrainingConfig
+from cyctr.config import AugmentationConfig, TrainingConfig
+from cyctr.methods.cyctr.config import Config, EncoderConfig, ModelConfig, PriorConfig
 
 MODEL = ModelConfig(dim=32, encoder=EncoderConfig(heads=4, points=3), prior=PriorConfig(votes=("mid", "high")))
 

@@ -43,7 +43,7 @@ from pathlib import Path
 
 import torch
 from learning import *
-from cyctr.training import trainer as train
+from cyctr.training import latent_classes as train
 from cyctr.training.distributed import join
 from cyctr.errors import CyctrError
 from cyctr.methods.cyctr.loss import Losses
@@ -91,10 +91,10 @@ with join("cpu") as world:
 
     trainer = begun(of("stopped"), CONVOLUTIONS, world=world)
     session._ASKING = 1e9  # steps are never long
-    said["stopped"] = [session.run(trainer, stop=lambda: world.leads and trainer.step >= 4), trainer.step]
+    said["stopped"] = [trainer.run(stop=lambda: world.leads and trainer.step >= 4), trainer.step]
     trainer = begun(of("stopped at once"), CONVOLUTIONS, world=world)
     session._ASKING = 0  # all steps are long
-    said["stopped at once"] = [session.run(trainer, stop=lambda: world.leads and trainer.step >= 4), trainer.step]
+    said["stopped at once"] = [trainer.run(stop=lambda: world.leads and trainer.step >= 4), trainer.step]
 
     try:
         prepared(of("refused"), changed(SMALL, training={"batch": 3}), world=world)
@@ -114,7 +114,7 @@ with join("cpu") as world:
         if world.leads or trainer.step != 1:
             return found
         each = found.each * torch.inf
-        return Losses(each.mean(), found.main, found.auxiliary, each)
+        return Losses(each, found.parts)
 
     trainer.losses = infinite
     try:
@@ -323,7 +323,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ConfigError, match="3 processes on a machine with 2 GPUs; lower --nproc-per-node"), join("cuda"):
+    with pytest.raises(ConfigError, match="3 processes on a machine with 2 GPUs; start fewer"), join("cuda"):
         pass
 
 

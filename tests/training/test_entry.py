@@ -63,5 +63,5 @@ def test_a_run_that_is_there_or_that_another_process_writes_is_left_alone(tmp_pa
     with locked(tmp_path / "run" / ".run.lock"), pytest.raises(ConfigError, match="another process is writing it"):
         cyctr.train(textures(), tmp_path / "run", config=SMALL, device="cpu", **SHORT)
     cyctr.train(textures(), tmp_path / "run", config=SMALL, device="cpu", max_minutes=0, **SHORT)
-    with pytest.raises(ConfigError, match=r"holds a run already; go on with resume=True"):
+    with pytest.raises(ConfigError, match=r"holds a run already; resume it, replace it"):
         cyctr.train(textures(), tmp_path / "run", config=SMALL, device="cpu")

@@ -33,8 +33,8 @@ from cyctr.episodes.image_store import ResidentStore, StreamingStore, open_store
 from cyctr.episodes.latent import UNDECIDED
 from cyctr.images.geometry import planes
 from cyctr.training import find_latent as latent
+from cyctr.training import latent_classes as train
 from cyctr.training import loop as session
-from cyctr.training import trainer as train
 from cyctr.training.find_latent import group, mine
 from cyctr.training.run_folder import LAST
 
@@ -256,7 +256,7 @@ def test_what_is_undecided_is_less_sure_than_all_that_is_decided_in_any_image(ba
     monkeypatch.setattr(latent, "group", lambda *given: centres.append(group(*given)) or centres[0])
     maps = mined(pool, backbone, unsure=0.5).maps
     pixels = torch.stack([planes(pool.image(image)) for image in range(len(SQUARE))])
-    cells = F.normalize(backbone(pixels).high, dim=1)
+    cells = F.normalize(backbone(pixels).maps[-1], dim=1)
     alike = torch.stack([(cells * centre[:, None, None]).sum(1) for centre in centres[0]], 1)  # (6, 4, 17, 17)
     alike = backbone.grid.upsample(F.avg_pool2d(alike, 3, 1, 1), (INPUT, INPUT))[..., ::CELL, ::CELL]
     first, second = alike.sort(dim=1, descending=True).values[:, :2].unbind(1)
@@ -273,7 +273,7 @@ def test_a_place_between_two_textures_is_undecided_and_one_amid_a_texture_is_not
     pool = Scenes([np.zeros((INPUT, INPUT), np.uint8) for _ in SQUARE])
     for values in pool.values:
         values[:2, :2] = 1  # an object, so that there is an episode
-    cells = F.normalize(backbone(planes(pool.image(0))[None]).high[0], dim=0)  # (C, 17, 17)
+    cells = F.normalize(backbone(planes(pool.image(0))[None]).maps[-1][0], dim=0)  # (C, 17, 17)
     stripes, checks = (F.normalize(cells[:, 4:-4, columns].mean((1, 2)), dim=0) for columns in (slice(3, 6), slice(11, 14)))
     monkeypatch.setattr(latent, "group", lambda vectors, count: torch.stack([stripes, checks]))
     maps = mined(pool, backbone, count=2, unsure=0.1).maps
@@ -311,7 +311,7 @@ def test_what_is_grouped_are_background_cells_that_neither_touch_the_rim_nor_und
     torch.testing.assert_close(vectors.norm(dim=1), torch.ones(len(vectors)))
     places = []
     for image, values in enumerate(pool.values):
-        high = backbone(planes(pool.image(image))[None]).high[0]
+        high = backbone(planes(pool.image(image))[None]).maps[-1][0]
         cells = values[::8, ::8]
         for row in range(2, 15):
             for column in range(2, 15):
@@ -515,7 +515,7 @@ def test_a_run_with_latent_classes_is_the_same_read_ahead_or_from_memory(whole, 
     path, _, _ = whole
     kinds = []
     monkeypatch.setattr(
-        "cyctr.training.trainer.open_store", lambda *given: kinds.append(type(store := open_store(*given))) or store
+        "cyctr.training.run.open_store", lambda *given: kinds.append(type(store := open_store(*given))) or store
     )
     trained(tmp_path / "streamed", LATENT, replace(QUIET, resident=False))
     assert kinds == [StreamingStore]

@@ -9,11 +9,12 @@ from cyctr.config import BackboneConfig
 from cyctr.episodes.image_store import open_store
 from cyctr.episodes.sampler import Sampler
 from cyctr.methods.cyctr.extras.known_classes import Familiar
+from cyctr.methods.cyctr.state import Levels
 from cyctr.training import fit_known_classes as module
 from cyctr.training.fit_known_classes import choose_images, fit_familiar
 from cyctr.training.run_folder import LAST
 from cyctr.training.whole_images import _union, whole_images
-from cyctr.types import IGNORE, Features
+from cyctr.types import IGNORE
 
 RECOGNISING = changed(SMALL, model={"familiar": 9})
 
@@ -45,9 +46,9 @@ def cells_of(store, sampler, backbone, images, classes):
     inputs, truth = [], []
     for pixels, labels, _ in whole_images(store, sampler.pairs, images, SIZE, 1, lambda number: 2 + rows[number]):
         made = backbone(pixels)
-        size = (made.mid.shape[-2], made.mid.shape[-1])
+        size = (made.maps[0].shape[-2], made.maps[0].shape[-1])
         own = backbone.grid.cells(labels, size).flatten()
-        maps = torch.cat([torch.ones(1, 1, *size), made.mid, made.high], 1)[0].flatten(1).T
+        maps = torch.cat([torch.ones(1, 1, *size), *made.maps], 1)[0].flatten(1).T
         inputs.append(maps[own != IGNORE])
         truth.append(own[own != IGNORE].long() - 2)
     return torch.cat(inputs), torch.cat(truth).clamp_min(-1)
@@ -152,17 +153,17 @@ def test_it_is_fitted_to_the_weights_to_test(tmp_path):
     assert not torch.allclose(network.familiar.weight, frozen.familiar.weight, atol=1e-3)
     images = torch.rand(2, 3, SIZE, SIZE)
     with torch.no_grad():
-        here = network.familiar.scores(network.backbone(images))
+        here = network.familiar.scores(Levels.of(network.backbone(images)))
         there = trainer.method().network
-        assert torch.allclose(there.familiar.scores(there.backbone(images)), here, atol=1e-3)
+        assert torch.allclose(there.familiar.scores(Levels.of(there.backbone(images))), here, atol=1e-3)
 
 
 def test_of_more_classes_than_there_are_rows_the_most_frequent_are_recognised(tmp_path):
     trainer = begun(tmp_path / "run", changed(SMALL, model={"familiar": 2}))
-    labelled = trainer._labelled_sampler
+    labelled = trainer.parts.labelled
     labelled.holders = {number: held[: 4 if number in (3, 6) else 2] for number, held in labelled.holders.items()}
     images = choose_images(labelled.holders, [3, 6], labelled.key)
-    expected = fit_familiar(trainer._store, labelled.pairs, images, [3, 6], trainer.encoder, SIZE)
+    expected = fit_familiar(trainer.parts.store, labelled.pairs, images, [3, 6], trainer.encoder, SIZE)
     assert torch.allclose(trainer.recognised()["familiar.weight"], expected, atol=1e-4)
 
 
@@ -175,8 +176,8 @@ def test_a_state_file_holds_nothing_of_it(tmp_path):
 def test_scores_are_of_features_of_any_precision():
     familiar = Familiar(2, 5)
     familiar.weight.normal_()
-    given = Features(torch.randn(1, 2, 3, 3), torch.randn(1, 3, 3, 3))
-    half = Features(given.mid.bfloat16(), given.high.bfloat16())
+    given = Levels(torch.randn(1, 2, 3, 3), torch.randn(1, 3, 3, 3))
+    half = Levels(given.mid.bfloat16(), given.high.bfloat16())
     assert familiar.scores(half).dtype == torch.float32
     assert torch.allclose(familiar.scores(half), familiar.scores(given), atol=0.2)
 

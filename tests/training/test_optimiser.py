@@ -8,8 +8,9 @@ import torch
 from learning import assert_close, same_bits
 from making import episode, tiny
 
-from cyctr.config import PAPER, LossConfig, ModelConfig, OptimizerConfig
+from cyctr.config import OptimizerConfig
 from cyctr.errors import CheckpointError
+from cyctr.methods.cyctr.config import PAPER, LossConfig, ModelConfig
 from cyctr.methods.cyctr.loss import episode_loss
 from cyctr.training.optimiser import Optimization
 

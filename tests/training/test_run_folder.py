@@ -21,10 +21,9 @@ from cyctr.training.run_folder import (
     METRICS,
     STATE,
     RunFolder,
-    Standing,
     kept_for_good,
-    random_state,
 )
+from cyctr.training.state import Standing, random_state
 
 TENSORS = {
     "weights.a": torch.arange(6.0).view(2, 3),
@@ -114,7 +113,8 @@ def test_a_damaged_state_is_one_clear_error(damage, kept):
     with pytest.raises(CheckpointError, match=r"state\.safetensors: not a whole state of a run") as found:
         kept.load_state()
     assert "\n" not in str(found.value)
-    assert "begin anew in another --output" in str(found.value)
+    assert "begin again in another output" in str(found.value)
+    assert found.value.options == ("output",)
     assert state(kept.path) == before
 
 
@@ -134,8 +134,11 @@ def test_a_full_disk_leaves_what_was_saved_and_says_so(place, failure, kept, mon
         lambda: kept.write_config({"other": 1}),
         lambda: kept.forget_after(2, 2),
     ):
-        with pytest.raises(CheckpointError, match=r"No space left on device.*what was saved before is whole.*--resume"):
+        with pytest.raises(
+            CheckpointError, match=r"No space left on device.*what was saved before is whole.*resume the run"
+        ) as found:
             attempt()
+        assert found.value.options == ("resume",)
     monkeypatch.undo()
     assert state(kept.path) == before
     assert same_bits(kept.load_state()[0], TENSORS)
@@ -189,7 +192,8 @@ def test_where_nothing_was_saved_a_full_disk_does_not_promise_a_state_to_resume(
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(CheckpointError, match=r"nothing was saved yet: make room.*begin again") as found:
         folder.save_state(TENSORS, STANDING)
-    assert "--resume" not in str(found.value)
+    assert "resume" not in str(found.value)
+    assert found.value.options == ("output",)
     assert not folder.saved
 
 
@@ -239,7 +243,7 @@ def test_what_says_how_a_run_is_made_comes_back(folder):
 
 
 def test_a_folder_without_a_run_has_nothing_to_resume(folder):
-    with pytest.raises(ConfigError, match=r"config\.json: no such file, so there is no run to resume; leave out --resume"):
+    with pytest.raises(ConfigError, match=r"config\.json: no such file, so there is no run to resume; leave resume out"):
         folder.read_config()
     assert not folder.path.exists()
 
@@ -247,7 +251,7 @@ def test_a_folder_without_a_run_has_nothing_to_resume(folder):
 @pytest.mark.parametrize("damage", [truncate, lambda path: path.write_text("[]")], ids=["cut short", "another kind"])
 def test_a_damaged_config_is_one_clear_error(damage, kept):
     damage(kept.path / CONFIG)
-    with pytest.raises(ConfigError, match=r"config\.json: cannot be read .*begin anew in another --output"):
+    with pytest.raises(ConfigError, match=r"config\.json: cannot be read .*begin again in another output"):
         kept.read_config()
 
 
@@ -296,7 +300,7 @@ def test_files_that_may_be_somebody_elses_are_not_cleared(config, folder):
     folder.write(BEST, b"mine")
     if config is not None:
         folder.write(CONFIG, config)
-    with pytest.raises(ConfigError, match=r"holds what no run has written \(.*best\.safetensors\).*choose another --output"):
+    with pytest.raises(ConfigError, match=r"holds what no run has written \(.*best\.safetensors\).*choose another output"):
         folder.clear()
     assert (folder.path / BEST).read_bytes() == b"mine"
 

@@ -5,7 +5,7 @@ import torch
 from learning import SMALL, begun, changed, go, resumed, same_bits, state_of, trained
 
 from cyctr.config import BackboneConfig
-from cyctr.training.trainer import Options
+from cyctr.training.options import Options
 from cyctr.transfer import Fetching
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -22,7 +22,7 @@ def test_a_whole_step_from_images_to_weights_never_waits_for_the_gpu(config, res
     feed = trainer.episodes.steps(range(6))
 
     def step(number):
-        trainer.losses(next(feed), trainer.tokens(number)).total.backward()
+        trainer.losses(next(feed), trainer.drawn(number)).total.backward()
         trainer.optimization.step(number)
 
     step(0)  # what is made once may wait

@@ -30,17 +30,19 @@ from safetensors.torch import load_file
 
 from cyctr.backbones.weights import load_backbone
 from cyctr.checkpoint import load_checkpoint
-from cyctr.config import BEST, RELEASED, BackboneConfig, Config
+from cyctr.config import BackboneConfig
 from cyctr.datasets.joined import learn_from_everything
 from cyctr.datasets.own_folder import open_folder
 from cyctr.datasets.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.episodes.image_store import ResidentStore, StreamingStore
 from cyctr.errors import CheckpointError, ConfigError, DataError, TrainingError
+from cyctr.methods.cyctr.config import BEST, RELEASED, Config
 from cyctr.methods.cyctr.loss import Losses
 from cyctr.training import loop as session
+from cyctr.training.options import kept_options
 from cyctr.training.run_folder import BEST as BEST_FILE
-from cyctr.training.run_folder import CURVES, LAST, STATE, RunFolder, Standing
-from cyctr.training.trainer import kept_options
+from cyctr.training.run_folder import CURVES, LAST, STATE, RunFolder
+from cyctr.training.state import Standing
 
 STEPS = SMALL.training.steps
 HELD_OUT = changed(SMALL, training={"hold_out": 2})
@@ -183,7 +185,7 @@ def crash(trainer, at):
         return False
 
     with pytest.raises(CrashError):
-        session.run(trainer, stop=stop)
+        trainer.run(stop=stop)
 
 
 @pytest.mark.parametrize("at", [1, 2, 3, 5])
@@ -260,7 +262,7 @@ def test_a_validation_is_broken_off_where_a_run_shall_stop_and_done_when_it_is_r
     trainer = begun(tmp_path / "parts", HELD_OUT, options)
     method = trainer.method
     trainer.method = lambda on_batch: asked.append("while it is validated") or method(on_batch)
-    assert session.run(trainer, stop=lambda: bool(asked)) == "stopped"
+    assert trainer.run(stop=lambda: bool(asked)) == "stopped"
     done = every // HELD_OUT.training.batch or STEPS
     assert RunFolder(tmp_path / "parts").load_state()[1] == Standing(done, 0, -1.0)
     assert not [line for line in timeless(tmp_path / "parts") if "validation" in line]
@@ -274,7 +276,7 @@ def test_a_validation_is_broken_off_where_a_run_shall_stop_and_done_when_it_is_r
 def test_a_validation_is_broken_off_before_it_has_learned_to_recognise_classes(tmp_path):
     trainer, looked_at = begun(tmp_path / "run", changed(HELD_OUT, model={"familiar": 4})), []
     trainer.encoder.register_forward_hook(lambda *_: looked_at.append(trainer.step))
-    assert session.run(trainer, stop=lambda: trainer.step == STEPS) == "stopped"
+    assert trainer.run(stop=lambda: trainer.step == STEPS) == "stopped"
     assert set(looked_at) == set(range(STEPS))  # all steps, and nothing after the last
     assert RunFolder(tmp_path / "run").load_state()[1] == Standing(STEPS, 0, -1.0)
 
@@ -294,19 +296,21 @@ def test_a_session_of_which_nothing_stays_changes_nothing_of_the_run(tmp_path):
 def test_numbers_that_half_precision_spoiled_may_be_better_in_float32(tmp_path):
     trainer = begun(tmp_path / "run", options=replace(QUIET, half=True))
     broken(trainer, 1, 0)
-    with pytest.raises(TrainingError, match=r"--optimizer.clip 1, or with --precision float32$"):
+    with pytest.raises(TrainingError, match=r"optimizer.clip=1, or in float32$") as found:
         go(trainer)
+    assert found.value.options == ("force", "optimizer.clip", "half")
     trainer = begun(tmp_path / "saved", options=replace(QUIET, half=True, save_minutes=0.0))
     broken(trainer, 1, 0)
-    with pytest.raises(TrainingError, match="is whole: go on from there with --resume --precision float32, or begin anew"):
+    with pytest.raises(TrainingError, match="is whole: resume the run in float32, or begin again") as found:
         go(trainer)
+    assert found.value.options == ("resume", "force", "optimizer.clip", "half")
 
 
 def test_a_network_whose_state_is_gone_is_not_trained_over(tmp_path):
     trained(tmp_path / "run")
     (tmp_path / "run" / STATE).unlink()
     before = state(tmp_path / "run")
-    with pytest.raises(CheckpointError, match=r"state\.safetensors: is gone, so that the run cannot go on from where last"):
+    with pytest.raises(CheckpointError, match=r"state\.safetensors: is gone, and the run cannot go on from last"):
         resumed(tmp_path / "run")
     assert state(tmp_path / "run") == before
 
@@ -380,7 +384,7 @@ def test_a_run_of_other_settings_is_not_resumed(config, others, words, tmp_path)
     go(begun(tmp_path / "run"), until=1)
     before = state(tmp_path / "run")
     with pytest.raises(
-        ConfigError, match=rf"other settings \(there / here: {words}.*give the same options, or another --output"
+        ConfigError, match=rf"other settings \(there / here: {words}.*give the same options, or choose another output"
     ):
         resumed(tmp_path / "run", config, **others)
     assert state(tmp_path / "run") == before
@@ -453,7 +457,7 @@ def test_images_on_the_device_and_images_read_meanwhile_train_the_same_network(t
 
 def test_runs_may_share_what_they_have_read(tmp_path):
     first = trained(tmp_path / "first")
-    trained(tmp_path / "second", store=first.episodes.store, validation=first.validation)
+    trained(tmp_path / "second", store=first.parts.store, validation=first.validation)
     assert_same_run(tmp_path / "first", tmp_path / "second")
 
 
@@ -639,7 +643,7 @@ def broken(trainer, step, place):
             return found
         each = found.each.clone()
         each[place] = torch.inf
-        return Losses(each.mean(), found.main, found.auxiliary, each)
+        return Losses(each, found.parts)
 
     trainer.losses = spy
 
@@ -664,7 +668,9 @@ def test_a_loss_that_is_no_number_names_its_step_episode_class_and_images(config
     words = f"the loss is inf at step 2, in episode {number} ({trainer.dataset.classes[draw.category]}: {names})"
     with pytest.raises(TrainingError, match=re.escape(words)) as found:
         go(trainer)
-    assert str(found.value).endswith("nothing was saved yet: begin anew, with --force, with lower rates or --optimizer.clip 1")
+    remedy = "nothing was saved yet: begin again, replacing this run, with lower rates or optimizer.clip=1"
+    assert str(found.value).endswith(remedy)
+    assert found.value.options == ("force", "optimizer.clip")
     assert not (tmp_path / "run" / STATE).exists()
 
 
@@ -692,7 +698,7 @@ def test_weights_that_are_no_numbers_are_not_saved(often, tmp_path):
     weight = next(iter(trainer.optimization.weights.values()))
     weight.register_hook(lambda gradient: calls.append(1) or (gradient * torch.nan if len(calls) == 3 else gradient))
     before = "nothing was saved yet" if trainer.options.validate_every else "what was saved before is whole"
-    with pytest.raises(TrainingError, match=rf"no longer finite; {before}: begin anew, .*optimizer\.clip"):
+    with pytest.raises(TrainingError, match=rf"no longer finite; {before}: begin again, .*optimizer\.clip"):
         go(trainer)
     assert trainer.step == 3
     for path in (tmp_path / "run").glob("*.safetensors"):
@@ -741,9 +747,9 @@ def test_data_that_fail_in_the_middle_cost_no_step_that_was_done(tmp_path, whole
         pool.broken = step >= 2
 
     with pytest.raises(
-        DataError, match=r"cannot be read \(the state after \d+ episodes is saved: mend this, and go on with --resume"
+        DataError, match=r"cannot be read \(the state after \d+ episodes is saved: mend this, and resume the run"
     ):
-        session.run(trainer, on_step=stop_reading)
+        trainer.run(on_step=stop_reading)
     done = RunFolder(tmp_path / "run").load_state()[1].step
     assert done == trainer.step >= 2
     go(resumed(tmp_path / "run"))
@@ -792,9 +798,12 @@ def test_a_disk_that_is_full_ends_the_run_and_leaves_the_last_state_and_checkpoi
     before = state(tmp_path / "run")
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", _full)
-        words = r"last\.safetensors: cannot be written \(No space left on device\); what was saved before is whole.*--resume"
-        with pytest.raises(CheckpointError, match=words):
+        words = (
+            r"last\.safetensors: cannot be written \(No space left on device\); what was saved before is whole.*resume the run"
+        )
+        with pytest.raises(CheckpointError, match=words) as found:
             go(trainer)
+        assert found.value.options == ("resume",)
     after = state(tmp_path / "run")
     assert after.keys() == before.keys()  # and no draft
     assert all(after[path] == before[path] for path in before if path.name != "metrics.jsonl")
@@ -837,13 +846,13 @@ def test_a_line_of_the_metrics_is_the_mean_of_its_steps(tmp_path, monkeypatch):
 
 def test_whoever_watches_is_told_every_line(tmp_path):
     told = []
-    session.run(begun(tmp_path / "run", options=replace(QUIET, validate_every=8)), told.append)
+    begun(tmp_path / "run", options=replace(QUIET, validate_every=8)).run(told.append)
     assert told == RunFolder(tmp_path / "run").records()
 
 
 def test_whoever_watches_is_told_of_every_step(tmp_path):
     told = []
-    session.run(begun(tmp_path / "run"), on_step=told.append)
+    begun(tmp_path / "run").run(on_step=told.append)
     assert told == list(range(1, STEPS + 1))
 
 
@@ -912,8 +921,8 @@ def test_the_number_of_tokens_changes_from_step_to_step_where_the_config_gives_a
     go(trainer)
     counts = [tokens for _, tokens in seen]
     assert len(set(counts)) > 1
-    assert counts == [prepared(tmp_path / "other", VARIANTS["the release"]).tokens(step) for step in range(STEPS)]
-    assert {prepared(tmp_path / "fixed").tokens(step) for step in range(STEPS)} == {32}
+    assert counts == [prepared(tmp_path / "other", VARIANTS["the release"]).drawn(step) for step in range(STEPS)]
+    assert {prepared(tmp_path / "fixed").drawn(step) for step in range(STEPS)} == {32}
 
 
 def test_training_in_half_precision_keeps_its_weights_in_whole(tmp_path, whole):
@@ -957,7 +966,7 @@ def test_the_release_learns_on_images_that_are_padded(tmp_path):
     trainer = begun(tmp_path, config)
     groups = next(trainer.episodes.steps([0]))
     assert groups.padding.any() and groups.episode.query_padding.any()
-    counts = [trainer.tokens(step) for step in range(20)]
+    counts = [trainer.drawn(step) for step in range(20)]
     assert all(len(count) == 2 for count in counts) and {first == second for first, second in counts} == {True, False}
     assert go(trainer) == "finished"
     before = trainer.optimization.state()

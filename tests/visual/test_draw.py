@@ -1,12 +1,8 @@
 import numpy as np
-import pytest
 import torch
-from making import episode, tiny
 
-from cyctr.errors import DataError
-from cyctr.types import CycleState
+from cyctr.methods.base import TokenState
 from cyctr.visual.draw import BLUE, GREY, RED, cycle_map, heat, majority_state, outline, overlay, to_pixels
-from cyctr.visual.episode import COLUMNS, episode_sheet
 
 
 def test_an_overlay_keeps_the_marked_pixels_and_frames_them():
@@ -35,7 +31,7 @@ def test_heat_grows_brighter_with_the_value():
 
 def test_a_cycle_map_colours_each_token_by_its_state():
     image = np.zeros((80, 80, 3), np.uint8)
-    state = torch.tensor([CycleState.CONSISTENT_FOREGROUND, CycleState.CONSISTENT_BACKGROUND, CycleState.INCONSISTENT, 0])
+    state = torch.tensor([TokenState.CONSISTENT_FOREGROUND, TokenState.CONSISTENT_BACKGROUND, TokenState.INCONSISTENT, 0])
     drawn = cycle_map(image, np.array([[5, 5], [75, 5], [5, 75], [75, 75]]), state, radius=3)
     assert [tuple(drawn[y, x]) for y, x in ((5, 5), (5, 75), (75, 5))] == [RED, BLUE, GREY]
     assert tuple(drawn[75, 75]) == tuple(drawn[40, 40])
@@ -48,23 +44,3 @@ def test_the_majority_of_heads_decides_a_token_s_colour():
 def test_float_and_byte_images_become_the_same_pixels():
     pixels = torch.randint(0, 256, (3, 4, 5), dtype=torch.uint8)
     assert np.array_equal(to_pixels(pixels), to_pixels(pixels.float() / 255))
-
-
-def test_a_sheet_has_a_row_per_episode_and_a_column_per_view():
-    given = episode(batch=3)
-    prediction = tiny()(given, explain=True)
-    page = episode_sheet(given, prediction, "title", ["a", "b", "c"], factor=2)
-    assert page.width > len(COLUMNS) * 130
-    assert page.height > 3 * 130
-
-
-def test_a_sheet_takes_a_query_of_another_size_than_its_support():
-    given = episode(batch=1, size=33, query_size=97)
-    page = episode_sheet(given, tiny()(given, explain=True), "title", ["a"], factor=1)
-    assert page.width > len(COLUMNS) * 97
-
-
-def test_a_sheet_of_an_unexplained_prediction_is_refused():
-    given = episode(batch=1)
-    with pytest.raises(DataError, match="explain=True"):
-        episode_sheet(given, tiny()(given), "title", ["a"])

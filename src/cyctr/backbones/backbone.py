@@ -1,4 +1,4 @@
-"""Image -> Features: one adapter over timm's networks, frozen but for what is tuned, at output stride 8."""
+"""Image -> Features: one adapter over timm's networks, frozen except for tuned parts, at output stride 8."""
 
 import copy
 import difflib
@@ -17,7 +17,7 @@ from cyctr.backbones.tiny import TinyBody
 from cyctr.backbones.tuning import SPECTRUM, SpectralConv2d, factorise, settle, tune
 from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError, WeightsError
-from cyctr.speed.fusion import fold_batchnorms, use_depthwise, use_winograd
+from cyctr.speed.fusion import rewritten, use_depthwise
 from cyctr.types import Features
 
 STRIDE = 8
@@ -27,14 +27,14 @@ _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Backbone(nn.Module):
-    """A frozen ImageNet network that gives middle and high features on one grid.
+    """A frozen ImageNet network that gives feature maps of some of its levels, all on one grid.
 
     Its weights never train: they ask for no gradient, and it stays in evaluation mode, BatchNorms included, whatever `train()`
     is called with. Where `config.tuned`, the singular values of its convolutions do. It normalises images itself.
 
     Attributes:
-        mid_channels: channels of `Features.mid`, the two middle taps joined.
-        high_channels: channels of `Features.high`.
+        taps: the levels that it gives, the finest first.
+        channels: of each of the maps.
         grid: where the cells sit among the pixels.
     """
 
@@ -51,14 +51,13 @@ class Backbone(nn.Module):
             _dilate_first_blocks(self.body, config.name)
         self.requires_grad_(False).eval()
         levels = _probe(self.body, config.name)
-        self.taps = config.taps or _default_taps(config.name, len(levels))
-        if self.taps[2] >= len(levels):
-            raise ConfigError(f"backbone.taps is {self.taps}; {config.name} has levels 0 to {len(levels) - 1}")
-        channels = [levels[tap].shape[1] for tap in self.taps]
-        self.mid_channels, self.high_channels = channels[0] + channels[1], channels[2]
+        self.taps = _taps(config, len(levels))
+        self.channels = tuple(levels[tap].shape[1] for tap in self.taps)
+        self._factors = _factors(config, self.taps, len(levels))
         self._placed = [_place(config.name, levels[tap].shape[-1]) for tap in self.taps]
         # the cells are those of the tap at stride 8; without one, of the finest that is coarser
-        self._reference = min(range(3), key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
+        order = range(len(self.taps))
+        self._reference = min(order, key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
         self.grid = replace(self._placed[self._reference], offset=config.offset or 0)
         if config.tuned:
             tune(self.body)  # after the probe, which would look for singular vectors
@@ -75,22 +74,21 @@ class Backbone(nn.Module):
             else:
                 pieces = (images,)
             parts = [self._extract(piece) for piece in pieces]
-            return Features(*(maps[0] if len(maps) == 1 else torch.cat(maps) for maps in zip(*parts, strict=True)))
+            return parts[0] if len(parts) == 1 else Features.join(parts)
 
-    def _extract(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The mid and high maps of a piece of the batch."""
+    def _extract(self, images: Tensor) -> Features:
+        """The maps of a piece of the batch."""
         scale = 255 if images.dtype == torch.uint8 else 1
         images = (images.to(self.mean.dtype) / scale - self.mean) / self.std
         if self.accelerated:
             images = images.contiguous(memory_format=torch.channels_last)
         levels = self.body(images)
         taps = [levels[tap] for tap in self.taps]
-        if self.config.scale is not None:
-            taps = [tap * factor for tap, factor in zip(taps, self.config.scale, strict=True)]
-        size = taps[self._reference].shape[-2:]
+        if self._factors is not None:
+            taps = [tap * factor for tap, factor in zip(taps, self._factors, strict=True)]
+        size = (taps[self._reference].shape[-2], taps[self._reference].shape[-1])
         pairs = zip(taps, self._placed, strict=True)
-        low, middle, high = (self.grid.regrid(tap, placed, size) for tap, placed in pairs)
-        return torch.cat([low, middle], 1), high
+        return Features(tuple(self.grid.regrid(tap, placed, size) for tap, placed in pairs))
 
     def train(self, mode: bool = True) -> Self:
         """Stays in evaluation mode: a frozen network has no other."""
@@ -150,14 +148,8 @@ class Backbone(nn.Module):
         if self.accelerated:
             return self
         settle(self.body)
-        body = copy.deepcopy(self.body)
-        fold_batchnorms(body)
-        if not _agree(self.body, body):
-            body = copy.deepcopy(self.body)
-        use_winograd(body)
-        use_depthwise(body)
-        body.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.body = body.requires_grad_(False).eval()
+        image = torch.randn(1, 3, _PROBE, _PROBE, generator=torch.Generator().manual_seed(0))
+        self.body = rewritten(self.body, image.to(self.mean.device))
         self.accelerated = True
         return self
 
@@ -263,10 +255,21 @@ def _probe(body: nn.Module, name: str) -> list[Tensor]:
     return levels
 
 
-def _default_taps(name: str, levels: int) -> tuple[int, int, int]:
-    if name.startswith("vgg"):
-        return 2, 3, 4  # convolution blocks 3, 4 and 5; the sixth level is a bare pool
-    return levels - 3, levels - 2, levels - 1
+def _taps(config: BackboneConfig, levels: int) -> tuple[int, ...]:
+    """The levels to give: those of the config, or the three deepest usual ones."""
+    usual = 5 if config.name.startswith("vgg") else levels  # convolution blocks 1 to 5; the sixth level is a bare pool
+    taps = tuple(tap if tap >= 0 else usual + tap for tap in config.taps or (-3, -2, -1))
+    if not 0 <= taps[0] <= taps[-1] < levels:
+        raise ConfigError(f"backbone.taps is {config.taps}; {config.name} has levels 0 to {levels - 1}")
+    return taps
+
+
+def _factors(config: BackboneConfig, taps: tuple[int, ...], levels: int) -> tuple[float, ...] | None:
+    """What each tap is multiplied by; three factors for other taps are those of the default ones, and one elsewhere."""
+    if config.scale is None or len(config.scale) == len(taps):
+        return config.scale
+    of_level = dict(zip(_taps(replace(config, taps=None, scale=None), levels), config.scale, strict=True))
+    return tuple(of_level.get(tap, 1.0) for tap in taps)
 
 
 def _place(name: str, side: int) -> Grid:
@@ -277,12 +280,3 @@ def _place(name: str, side: int) -> Grid:
         if side == (_PROBE - 1) // stride:
             return Grid(stride, "center")
     raise ConfigError(f"backbone.name is {name!r}, which gives {side} cells for {_PROBE} pixels; expected a stride of 1 to 32")
-
-
-def _agree(one: nn.Module, other: nn.Module) -> bool:
-    image = torch.randn(1, 3, _PROBE, _PROBE, generator=torch.Generator().manual_seed(0))
-    image = image.to(next(one.parameters()).device)
-    exact = torch.backends.cudnn.flags(allow_tf32=False)
-    with torch.no_grad(), torch.autocast(image.device.type, enabled=False), exact:
-        pairs = zip(one(image), other(image), strict=True)
-        return all(bool((a - b).abs().max() <= 1e-3 * (a.abs().max() + 1e-6)) for a, b in pairs)

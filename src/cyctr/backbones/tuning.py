@@ -13,7 +13,7 @@ class SpectralConv2d(nn.Conv2d):
     """A convolution whose singular values learn, and whose singular vectors do not (Sun et al., "Singular Value Fine-tuning").
 
     `spectrum` holds a factor for each singular value, one to begin with: then it computes what the plain convolution does, to
-    the bit. The vectors come from the weights, in double precision, so that every machine finds the same.
+    the bit. The vectors come from the weights in double precision: every machine finds the same.
 
     Attributes:
         spectrum: (rank,) the factors.
@@ -34,13 +34,13 @@ class SpectralConv2d(nn.Conv2d):
         self.train(layer.training)
 
     def forget(self) -> None:
-        """The weights are others: their vectors are looked for anew."""
+        """Forgets the singular vectors, because the weights have changed."""
         self.register_buffer("left", None, persistent=False)
         self.register_buffer("right", None, persistent=False)
 
     def factorise(self) -> None:
         """Finds the singular vectors, where the weights are, and keeps them."""
-        with torch.inference_mode(False):  # what is made there could never learn
+        with torch.inference_mode(False):  # tensors made in that mode could never learn
             self.left, self.right = self._vectors()
 
     @torch.no_grad()

@@ -12,14 +12,29 @@ from typing import Annotated, Any
 import typer
 
 import cyctr
-from cyctr.cli import convert, data, demo, episodes, evaluate, explain, info, prepare, segment, studio, support, train, weights
-from cyctr.cli.command import add
+from cyctr.cli import (
+    convert_release,
+    data,
+    demo,
+    episodes,
+    evaluate,
+    explain,
+    info,
+    prepare,
+    segment,
+    studio,
+    support,
+    train,
+    weights,
+)
+from cyctr.cli.command import Commands, add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
 from cyctr.words import one_line
 
 app = typer.Typer(
     name="cyctr",
+    cls=Commands,
     help="Few-shot segmentation: label a few images of anything, segment it in every other image.",
     no_args_is_help=True,
     add_completion=False,
@@ -33,11 +48,11 @@ add(app, "explain", explain.explain, explain.EXAMPLES)
 app.add_typer(support.app, name="support")
 add(app, "demo", demo.demo, demo.EXAMPLES)
 add(app, "info", info.info, info.EXAMPLES)
-add(app, "episodes", episodes.episodes)
-add(app, "evaluate", evaluate.evaluate)
-add(app, "train", train.train)
-add(app, "merge", evaluate.merge)
-add(app, "convert-release", convert.convert_release, convert.EXAMPLES)
+add(app, "episodes", episodes.episodes, episodes.EXAMPLES)
+add(app, "evaluate", evaluate.evaluate, evaluate.EXAMPLES, evaluate.LISTS)
+add(app, "train", train.train, train.EXAMPLES, train.LISTS)
+add(app, "merge", evaluate.merge, evaluate.MERGE_EXAMPLES)
+add(app, "convert-release", convert_release.convert_release, convert_release.EXAMPLES)
 app.add_typer(data.app, name="data")
 app.add_typer(weights.app, name="weights")
 app.add_typer(prepare.app, name="prepare")
@@ -59,6 +74,7 @@ def options(
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
+_FLAGS = {"half": "precision float32"}  # what an option of the library is called here
 _MOMENT = 1.0  # seconds
 
 
@@ -71,7 +87,8 @@ def _say(message: object, error: BaseException | None = None) -> None:
     """
     whose = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     if whose or os.environ.get("LOCAL_RANK", "0") == "0":
-        flags = ", ".join(f"--{name.replace('_', '-')}" for name in getattr(error, "options", ()))
+        names = (_FLAGS.get(name, name.replace("_", "-")) for name in getattr(error, "options", ()))
+        flags = ", ".join(f"--{name}" for name in names)
         print(f"cyctr: {whose}{one_line(message)}{f' ({flags})' if flags else ''}", file=sys.stderr, flush=True)
 
 

@@ -1,4 +1,4 @@
-"""`cyctr data`: what a dataset holds, and what is wrong with it."""
+"""`cyctr data`: the content and the faults of a dataset."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cyctr.cli import options
+from cyctr.cli.command import add, group
 
 if TYPE_CHECKING:
     from cyctr.datasets.dataset import Dataset
 
-app = typer.Typer(help="Look at a dataset before measuring on it.", no_args_is_help=True)
+app = group("Look at a dataset before measuring on it.")
 
 
-@app.command("check")
 def check_data(
     folder: Annotated[Path, typer.Argument(help="The dataset's folder.")],
     kind: Annotated[str, typer.Option(help="'auto' looks at the layout; or pascal, coco, fss, folder.")] = "auto",
@@ -44,7 +44,6 @@ def check_data(
     console.print("no problems")
 
 
-@app.command("info")
 @options.takes_data(positional=True)
 def data_info(
     dataset: "Callable[[], Dataset]",
@@ -68,3 +67,7 @@ def data_info(
     smallest = opened.smallest if chosen.smallest is None else chosen.smallest
     unit = "pixel" if smallest == 1 else "pixels"
     print(f"\n{opened.name}: an image counts for a class from {smallest} {unit} of it on")
+
+
+add(app, "check", check_data, ("cyctr data check VOC2012", "cyctr data check kitchen --kind folder"))
+add(app, "info", data_info, ("cyctr data info VOC2012", "cyctr data info coco --coco-split contiguous --protocol pfenet"))

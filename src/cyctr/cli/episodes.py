@@ -11,6 +11,11 @@ from cyctr.cli import options
 if TYPE_CHECKING:
     from cyctr.datasets.dataset import Dataset
 
+EXAMPLES = (
+    "cyctr episodes --data VOC2012 --fold 1 --shots 5",
+    "cyctr episodes --data VOC2012 --split train --augment --sheet episodes.png",
+)
+
 
 @options.takes_data()
 def episodes(

@@ -21,6 +21,18 @@ if TYPE_CHECKING:
 _SAVE_SECONDS, _TELL_SECONDS = 20, 30
 _OTHERS = ("results.md", "index.html")
 
+EXAMPLES = (
+    "cyctr evaluate --data VOC2012 --method lite0 --shots 1,5",
+    "cyctr evaluate --data VOC2012 --method best.safetensors --folds 0",
+    "cyctr evaluate --data VOC2012 --method prototype --protocol pfenet --seeds 0-4 --resume",
+)
+MERGE_EXAMPLES = ("cyctr merge evaluation", "cyctr merge results-1of2.json results-2of2.json --output whole")
+LISTS = {
+    "Episodes": ("folds", "seeds", "episodes", "split", "order", "smallest", "drop_novel"),
+    "How images are looked at": ("weights", "size", "flip", "edges"),
+    "How it runs": ("device", "precision", "batch", "workers", "part", "encode", "pictures"),
+}
+
 
 @options.takes_data()
 def evaluate(
@@ -62,7 +74,7 @@ def evaluate(
     flip: Annotated[bool, typer.Option("--flip", help="Average the answers to each episode and its mirror image.")] = False,
     edges: Annotated[bool, typer.Option("--edges", help="Let answers follow the edges of the query.")] = False,
     encode: Annotated[
-        str, typer.Option(help="Features of an image: 'once', as far as memory goes, or 'always' anew in each episode.")
+        str, typer.Option(help="Features of an image: 'once', as far as memory goes, or 'always' in each episode.")
     ] = "once",
     pictures: Annotated[int, typer.Option(min=0, help="Episodes shown as best, as median and as worst.")] = 4,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the results in OUTPUT.")] = False,
@@ -77,8 +89,9 @@ def evaluate(
     from cyctr import config
     from cyctr.devices import episodes_together
     from cyctr.evaluation.answering import check_method, input_size
-    from cyctr.evaluation.results import Results, markdown, write_text
+    from cyctr.evaluation.results import Results, write_text
     from cyctr.evaluation.run import draw_pictures, prepare
+    from cyctr.evaluation.tables import markdown
 
     if encode not in ("once", "always"):
         raise ConfigError(f"--encode is {encode!r}; expected once or always")
@@ -114,7 +127,7 @@ def evaluate(
             for name in _OTHERS:  # of the results that are about to change
                 (output / name).unlink(missing_ok=True)
         results.save(path)  # says at once when it cannot be written
-        together = batch or episodes_together(job.device, max(setting.shots for setting in job.settings))
+        together = batch or episodes_together(job.device, max(one.shots for one in job.run_keys))
         stopped = _run(job, answer, results, path, together, workers or os.cpu_count() or 2, encode == "once")
     _show(results)
     if stopped:
@@ -133,7 +146,7 @@ def evaluate(
 
 
 def _run(job: Any, answer: Any, results: "Results", path: Path, batch: int, workers: int, remember: bool) -> bool:
-    """Runs what is missing behind a bar; whether it was interrupted."""
+    """Runs the missing episodes behind a bar; returns whether it was interrupted."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -185,7 +198,7 @@ def _save_if_possible(results: "Results", path: Path) -> None:
 
 
 def _show(results: "Results") -> None:
-    from cyctr.evaluation.results import class_table, fold_table, learned_classes
+    from cyctr.evaluation.tables import class_table, fold_table, learned_classes
 
     for rows in (fold_table(results), class_table(results)):
         options.print_table(rows)
@@ -232,8 +245,9 @@ def merge(
     force: Annotated[bool, typer.Option("--force", help="Replace the results in OUTPUT.")] = False,
 ) -> None:
     """Join the results of several `cyctr evaluate --part` processes."""
-    from cyctr.evaluation.results import Results, markdown, write_text
+    from cyctr.evaluation.results import Results, write_text
     from cyctr.evaluation.results import merge as merge_results
+    from cyctr.evaluation.tables import markdown
 
     files = [file for part in parts for file in (_part_files(part) if part.is_dir() else [part])]
     output = output or files[0].parent

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from cyctr.config import PRESETS
+from cyctr.methods.cyctr.config import PRESETS
 
 EXAMPLES = ("cyctr info --preset best",)
 
@@ -20,15 +20,16 @@ def info(
     from rich.table import Table
 
     from cyctr import config
-    from cyctr.methods.cyctr import build
+    from cyctr.methods.cyctr import config as of_method
+    from cyctr.methods.cyctr.network import build
 
-    chosen = config.preset(preset)
+    chosen = of_method.preset(preset)
     chosen = replace(chosen, model=replace(chosen.model, backbone=replace(chosen.model.backbone, name=backbone)))
     console = Console()
     settings = Table(box=None, pad_edge=False, header_style="bold", title=f"Settings of {preset!r}", title_justify="left")
     for heading in ("setting", "value", "meaning"):
         settings.add_column(heading)
-    for name, _, help_text in config.settings(config.Config):
+    for name, _, help_text in config.settings(of_method.Config):
         settings.add_row(name, str(config.value_at(chosen, name)), help_text)
     console.print(settings)
 

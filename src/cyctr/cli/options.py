@@ -14,7 +14,6 @@ import typer
 
 from cyctr.cli.command import Further
 from cyctr.errors import ConfigError
-from cyctr.words import listed
 
 if TYPE_CHECKING:
     from cyctr.datasets.dataset import Dataset, OnProgress
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 _PANEL = "Data"
 _MOST = 1000  # numbers in one option
 _SHOWN = 20  # notes on labelled images
-_UNLABELLED = (": has no mask; ", ": holds labelled images itself, ")  # in notes of `find_supports`
+_UNLABELLED = (": has no mask; ", ": holds labelled images itself, ")  # in the problems of `read_supports`
 _TELL_SECONDS = 10  # between lines, where there is no terminal for a bar
 
 
@@ -116,7 +115,7 @@ def takes_fields(
         only: the fields to take; by default all.
         panels: the title of the list in which a field stands in the help; see `command.Further`.
         usual: what the help says of the default of a field, where that is not the field's own; such a field takes a word
-            after it even where it is true or false, since no flag could say what is usual.
+            after it even where it is true or false, since no flag could show the default.
     """
     from cyctr.config import choices, settings, shown
 
@@ -157,7 +156,8 @@ def takes_fields(
 
 def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     """Gives a command one option for each setting of `Config` in place of its parameter `changes`, those that were given."""
-    from cyctr.config import PRESETS, Config, shown, value_at
+    from cyctr.config import shown, value_at
+    from cyctr.methods.cyctr.config import PRESETS, Config
 
     def usual(name: str) -> str:
         """The value that all presets have, or that of each."""
@@ -304,44 +304,22 @@ def read_supports(
     tile: int | None,
     queries: Sequence[Path] = (),
 ) -> "dict[str, EncodedSupport]":
-    """The classes that folders and files show, encoded; what is passed over is said in a line each.
+    """The classes that folders and files show, encoded. Each file that is passed over is named in a note.
 
     Args:
         segmenter: encodes them.
         given: folders of labelled images, and files of `cyctr support save`.
-        classes: names, to take these alone and in this order.
+        classes: names of the classes to take, in this order; None takes all.
         tile: side of the windows to cut around objects.
         queries: images that are to be segmented, and need no mask.
     """
-    from cyctr.inference.folder.bulk import encode_labelled
-    from cyctr.inference.supports.reading import find_supports
+    from cyctr.inference import read_supports as read
 
-    problems: list[str] = []
-    shown: list[str] = []
-    found: dict[str, EncodedSupport] = {}
-    for path in given:
-        if path.is_dir():
-            folder = find_supports(path)
-            problems += folder.problems
-            shown += folder.classes
-            read = {
-                name: encode_labelled(segmenter, name, shots, tile, problems.append)
-                for name, shots in folder.classes.items()
-                if classes is None or name in classes
-            }
-        else:
-            one = segmenter.load_support(path)
-            shown.append(one.name)
-            read = {one.name: one}
-        twice = found.keys() & read.keys()
-        if twice:
-            raise ConfigError(f"class {min(twice)!r} comes from two supports; rename one, or give one of them")
-        found |= read
+    found = read(*given, classes=classes)
+    problems = list(found.problems)
+    supports = segmenter.encode_supports(found, tile=tile, complain=problems.append)
     _tell_of(problems, queries)
-    missing = [name for name in classes or () if name not in found]
-    if missing:
-        raise ConfigError(f"there is no class {missing[0]!r}; the supports show {listed(sorted(shown))}: choose among these")
-    return found if classes is None else {name: found[name] for name in classes}
+    return supports
 
 
 def _tell_of(problems: Sequence[str], queries: Sequence[Path]) -> None:

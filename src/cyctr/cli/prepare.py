@@ -5,20 +5,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cyctr.cli.command import add, group
+
 if TYPE_CHECKING:
     from cyctr.datasets.prepare_pascal import Report
 
-app = typer.Typer(no_args_is_help=True)
+app = group("Bring a dataset into the layout that training and evaluation read.")
 
 _NAMED = 5  # of the things a heading speaks of
 
 
-@app.callback()
-def prepare() -> None:
-    """Bring a dataset into the layout that training and evaluation read."""
-
-
-@app.command()
 def pascal(
     voc: Annotated[Path, typer.Option(help="PASCAL VOC 2012: the folder with JPEGImages, or one above it.")],
     sbd: Annotated[Path, typer.Option(help="SBD: the folder with cls, or one above it.")],
@@ -28,7 +24,7 @@ def pascal(
 ) -> None:
     """Make PASCAL-5^i from VOC 2012 and SBD: SegmentationClassAug and the lists.
 
-    A mask is VOC's where VOC has one, else SBD's. What is there is kept, so a run that was stopped can be run again.
+    A mask is VOC's where VOC has one, else SBD's. Files that are there are kept, and a run that was stopped can be run again.
     """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -54,7 +50,8 @@ def pascal(
 
 
 def _print(report: "Report") -> None:
-    from cyctr.datasets.prepare_pascal import OFFICIAL, Fate
+    from cyctr.datasets.pascal_masks import Fate
+    from cyctr.datasets.prepare_pascal import OFFICIAL
 
     masks, links = report.masks, report.links
     print(f"PASCAL-5^i in {report.output}")
@@ -71,3 +68,11 @@ def _print(report: "Report") -> None:
         print(f"  {heading}: {len(names):,}")
         print("".join(f"    {name}\n" for name in names[:_NAMED]), end="")
         print(f"    and {len(names) - _NAMED:,} more\n" if len(names) > _NAMED else "", end="")
+
+
+add(
+    app,
+    "pascal",
+    pascal,
+    ("cyctr prepare pascal --voc VOC2012 --sbd SBD", "cyctr prepare pascal --voc VOC2012 --sbd SBD --output pascal --download"),
+)

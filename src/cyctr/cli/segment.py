@@ -16,7 +16,7 @@ from cyctr.words import counted, one_line
 if TYPE_CHECKING:
     from cyctr.formats import Writer
     from cyctr.inference.folder.ledger import Ledger
-    from cyctr.inference.folder.queries import Query
+    from cyctr.inference.folder.queries import QueryFile
     from cyctr.inference.segment_options import SegmentOptions
     from cyctr.inference.segmenter import Segmenter
     from cyctr.inference.supports.encoded import EncodedSupport
@@ -223,7 +223,7 @@ def _open(
 def _run(
     segmenter: "Segmenter",
     supports: "dict[str, EncodedSupport]",
-    queries: "Sequence[Query]",
+    queries: "Sequence[QueryFile]",
     ledger: "Ledger",
     writer: "Writer",
     how: "SegmentOptions",
@@ -241,7 +241,7 @@ def _run(
     try:
         with options.progress_bar("segmenting") as progress:
 
-            def on_image(_: "Query", __: str | None) -> None:
+            def on_image(_: "QueryFile", __: str | None) -> None:
                 nonlocal done
                 done += 1
                 progress(done, len(queries))
@@ -302,7 +302,7 @@ def _check_places(support: Sequence[Path], query: Sequence[Path], output: Path) 
 
 
 def _tell(
-    output: Path, queries: "Sequence[Query]", ledger: "Ledger", problems: dict[str, str], names: Sequence[str], review: bool
+    output: Path, queries: "Sequence[QueryFile]", ledger: "Ledger", problems: dict[str, str], names: Sequence[str], review: bool
 ) -> None:
     """What was found and what was not, and where it is."""
     rows = [["class", "images with it", "without", "mean share"]]

@@ -14,19 +14,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cyctr.cli import options
-from cyctr.config import PRESETS
 from cyctr.errors import ConfigError
+from cyctr.methods.cyctr.config import PRESETS
 from cyctr.storage import alone
 from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
     from functools import partial
 
-    from cyctr.config import Config
     from cyctr.datasets.dataset import Dataset
+    from cyctr.methods.cyctr.config import Config
     from cyctr.training.distributed import World
+    from cyctr.training.loop import Trainer
     from cyctr.training.run_folder import RunFolder
-    from cyctr.training.trainer import Trainer
+
+EXAMPLES = (
+    "cyctr train --data VOC2012 --fold 0 --output runs/fold0",
+    "cyctr train --data kitchen --fold all --output runs/kitchen",
+    "cyctr train --data VOC2012 --fold 0 --output runs/fold0 --resume",
+)
+LISTS = {
+    "How it runs": ("device", "precision", "compiled", "resident", "workers", "accumulate", "deterministic"),
+    "What is kept and measured": (
+        "max_minutes",
+        "save_minutes",
+        "keep_every",
+        "validate_every",
+        "validation_episodes",
+        "tensorboard",
+    ),
+}
 
 _PRESET = "best"
 _OF_THE_RUN = "with --resume the run's own"
@@ -109,64 +126,47 @@ def train(
 
     On several GPUs: torchrun --nproc-per-node 4 -m cyctr train ...
     """
-    import torch
-
     from cyctr.devices import choose_device
     from cyctr.training.distributed import join
+    from cyctr.training.loop import Trainer
+    from cyctr.training.plan import plan_run
+    from cyctr.training.run import prepare
     from cyctr.training.run_folder import RunFolder
-    from cyctr.training.trainer import Options, Trainer, kept_options
 
-    folder = RunFolder(output)
     if resume and force:
         raise ConfigError("--resume goes on with the run in OUTPUT, and --force replaces it; give one of them")
+    folder = RunFolder(output)
     chosen = choose_device(device)
     halves = {"auto": chosen.type == "cuda", "bfloat16": True, "float32": False}
+    given = {
+        "half": None if precision is None else _choice("--precision", precision, halves),
+        "compile": _yes_or_no("--compile", compiled),
+        "resident": _yes_or_no("--resident", resident),
+        "workers": workers,
+        "accumulate": accumulate,
+        "deterministic": deterministic,
+        "save_minutes": save_minutes,
+        "max_minutes": max_minutes,
+        "keep_every": keep_every,
+        "validate_every": validate_every,
+        "validation_episodes": validation_episodes,
+        "tensorboard": tensorboard,
+    }
+    given = {name: value for name, value in given.items() if value is not None}
     with ExitStack() as stack:
         world = stack.enter_context(join(chosen.type))  # before anything is read: the first reads the run's folder for all
-        opened, number = _open(dataset, fold, folder if resume else None, world)
+        opened, keeps = _open(dataset, fold)
         config = _config(preset, weights, changes, folder if resume else None, world, opened.name)
-        if not resume:
-            world.share(folder.check_ours)
-        if not resume and not force and world.share(lambda: folder.begun):
-            raise ConfigError(
-                f"{output}: holds a run already; go on with --resume, replace it with --force, or choose another --output"
-            )
-        usual = {"half": halves["auto"], "validate_every": None}
-        kept = world.share(lambda: kept_options(folder.last_session(), chosen)) if resume else {}
-        given = {
-            "half": None if precision is None else _choice("--precision", precision, halves),
-            "accumulate": accumulate,
-            "deterministic": deterministic,
-            "keep_every": keep_every,
-            "validate_every": validate_every,
-            "validation_episodes": validation_episodes,
-        }
-        run_options = Options(
-            **{**usual, **kept, **{name: value for name, value in given.items() if value is not None}},
-            compile=_yes_or_no("--compile", compiled),
-            resident=_yes_or_no("--resident", resident),
-            workers=workers,
-            save_minutes=save_minutes,
-            max_minutes=max_minutes,
-            tensorboard=tensorboard,
-        )
+        usual = {"validate_every": None}
+        plan = plan_run(config, opened, folder, chosen, given, usual, fold, keeps, world, resume, force)
         if world.leads:
             stack.enter_context(alone(output / ".run.lock", output))
-        if world.size > 1 and chosen.index is not None:
-            raise ConfigError(
-                f"--device is {device!r}, and {world.size} processes each take a GPU of their own; use --device cuda"
-            )
-        if chosen == torch.device("cuda"):
-            chosen = torch.device("cuda", world.local)
-        works = ("reading the data", "looking for latent classes")
-        with options.progress_bars(*works) as (progress, mining), _memory(config, run_options.accumulate):
-            trainer = Trainer(config, opened, number, folder, chosen, run_options, world, progress, resume, mining=mining)
-        if world.leads and force:
-            folder.clear()
+        with options.progress_bars("reading the data", "looking for latent classes") as (progress, mining):
+            trainer = Trainer(prepare(plan, progress, mining))
         trainer.begin()
         if world.leads:
             _introduce(trainer, resume)
-        with _memory(config, run_options.accumulate), _signals(folder if world.leads else None) as asked:
+        with _signals(folder if world.leads else None) as asked:
             outcome = _run(trainer, asked)
     if world.leads:
         _conclude(trainer, outcome, dataset)
@@ -183,8 +183,9 @@ def _config(
     dataset: str,
 ) -> "Config":
     """What the options ask for; they change a preset for the dataset, or the settings of the run that is resumed."""
-    from cyctr import config as configs
+    from cyctr.config import parse
     from cyctr.evaluation.answering import with_weights
+    from cyctr.methods.cyctr import config as configs
 
     if resumed is not None and preset is None:
         base = world.share(resumed.settings)
@@ -194,7 +195,7 @@ def _config(
             weights = _WEIGHTS
     if weights is not None:
         base = with_weights(base, weights)
-    return configs.parse(configs.Config, base, changes)
+    return parse(configs.Config, base, changes)
 
 
 def _choice(option: str, text: str, choices: Mapping[str, Any]) -> Any:
@@ -207,20 +208,16 @@ def _yes_or_no(option: str, text: str) -> bool | None:
     return _choice(option, text, {"auto": None, "yes": True, "no": False})
 
 
-def _open(dataset: "partial[Dataset]", fold: str | None, resumed: "RunFolder | None", world: "World") -> tuple["Dataset", int]:
-    """The dataset, and which fold of it is learned from: by default that of the run that is resumed."""
-    from cyctr.datasets.joined import ALL, fold_to_learn, learn_from_everything
+def _open(dataset: "partial[Dataset]", fold: str | None) -> tuple["Dataset", bool]:
+    """The dataset, and whether options keep classes of it for the test."""
+    from cyctr.datasets.joined import ALL
 
     opened = dataset()
     named = next((name for name in ("test_classes", "class_folds") if dataset.keywords[name] is not None), None)
-    if fold is None and resumed is not None:
-        before = world.share(resumed.data)
-        everything = before.get("name") == learn_from_everything(opened).name
-        fold = (None if named else ALL) if everything else str(before.get("fold", 0))
     if fold == ALL and named:
         option = named.replace("_", "-")
         raise ConfigError(f"--fold all learns from every class, but --{option} keeps some for the test; leave one of them out")
-    return fold_to_learn(opened, fold, kept=named is not None)
+    return opened, named is not None
 
 
 def _introduce(trainer: "Trainer", resume: bool) -> None:
@@ -251,11 +248,9 @@ def _introduce(trainer: "Trainer", resume: bool) -> None:
 
 def _run(trainer: "Trainer", asked: Sequence[int]) -> str:
     """Trains until it is done, or asked to stop."""
-    from cyctr.training import loop as session
-
     watch = _Watch(trainer)
     with watch.bar:
-        return session.run(trainer, watch.on_record, lambda: bool(asked), watch.on_step)
+        return trainer.run(watch.on_record, lambda: bool(asked), watch.on_step)
 
 
 class _Watch:
@@ -311,8 +306,8 @@ class _Watch:
             scores = f"mIoU {100 * found['miou']:.1f}  FB-IoU {100 * found['fb_iou']:.1f}"
             self._print(f"{counted(record['episodes'], 'episode'):>18}  {scores}  ({found['split']} classes)")
         else:
-            auxiliary = f", of supports {record['auxiliary']:.3f}" if record["auxiliary"] else ""
-            self.loss = f"Dice {record['main']:.3f}{auxiliary}  "
+            auxiliary = f", of supports {record['auxiliary']:.3f}" if record.get("auxiliary") else ""
+            self.loss = f"Dice {record['main']:.3f}{auxiliary}  " if "main" in record else f"loss {record['loss']:.3f}  "
 
     def _print(self, line: str) -> None:
         self.bar.console.print(line, highlight=False, soft_wrap=True)
@@ -327,12 +322,12 @@ def _conclude(trainer: "Trainer", outcome: str, dataset: "partial[Dataset]") -> 
     unready = " (recognises no training class before the run has ended)"
     print(f"network: {folder / 'last.safetensors'}{unready * (outcome == 'stopped' and bool(trainer.config.model.familiar))}")
     if trainer.best >= 0:
-        names = trainer.data["validation"]
+        names = trainer.parts.data["validation"]
         held_out = counted(len(names), "held-out class")
         print(f"best: {folder / 'best.safetensors'}, mIoU {100 * trainer.best:.1f} on {held_out} ({listed(names)})")
     if (folder / "curves.png").exists():
         print(f"curves: {folder / 'curves.png'}")
-    if trainer.data["test"] and "test" in trainer.dataset.pools and outcome == "finished":
+    if trainer.parts.data["test"] and "test" in trainer.dataset.pools and outcome == "finished":
         print(f"measure it: {_measure(trainer, dataset)}")
 
 
@@ -375,22 +370,3 @@ def _signals(folder: "RunFolder | None") -> Iterator[list[int]]:
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler)
-
-
-@contextmanager
-def _memory(config: "Config", accumulate: int) -> Iterator[None]:
-    """Says what to lower when the memory, of a GPU or of this machine, does not suffice."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        import torch
-
-        on_gpu = isinstance(error, torch.OutOfMemoryError)
-        if isinstance(error, RuntimeError) and not on_gpu and "DefaultCPUAllocator" not in str(error):
-            raise
-        whose, together = "the GPU's" if on_gpu else "this machine's", config.training.batch // accumulate
-        raise ConfigError(
-            f"{whose} memory does not suffice for {together} episodes at a time; raise --accumulate (now {accumulate}), lower "
-            f"--training.batch (now {config.training.batch}) or --training.augmentation.size (now "
-            f"{config.training.augmentation.size}), or use --resident no"
-        ) from error

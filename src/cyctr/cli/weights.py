@@ -88,6 +88,6 @@ def verify_weights(
         print(f"nothing to verify: {cache_folder()} holds no weights")
 
 
-add(app, "list", list_weights)
+add(app, "list", list_weights, ("cyctr weights list",))
 add(app, "get", get_weights, ("cyctr weights get resnet50-keras", "cyctr weights get sam2-tiny"))
-add(app, "verify", verify_weights)
+add(app, "verify", verify_weights, ("cyctr weights verify", "cyctr weights verify resnet50-keras"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from cyctr import compat
 from cyctr.errors import DataError
 
-OnStep = Callable[[str, int, int], None]
+OnStage = Callable[[str, int, int], None]
 """Told of a step how much of how much is done; a total of 0 is one that nobody knows."""
 
 _SECONDS_OF_SILENCE = 60  # of a server, before it is given up
@@ -42,7 +42,7 @@ def official(which: str) -> Archive:
     return Archive(voc["url"], voc["filename"], voc["md5"], Path(voc["base_dir"]))
 
 
-def fetch(archive: Archive, folder: Path, tell: OnStep) -> None:
+def fetch(archive: Archive, folder: Path, tell: OnStage) -> None:
     """Puts the content of an archive into a folder; an archive that lies there already is not fetched again.
 
     Raises:
@@ -61,7 +61,7 @@ def reason(error: BaseException) -> str:
     return text.splitlines()[0][:120] if text else type(error).__name__
 
 
-def _unpack_into(archive: Archive, folder: Path, tell: OnStep) -> None:
+def _unpack_into(archive: Archive, folder: Path, tell: OnStage) -> None:
     """Fetches and unpacks an archive beside its place, and moves it there as the last step."""
     target, kept = folder / archive.content, folder / archive.file
     if target.exists():
@@ -76,7 +76,7 @@ def _unpack_into(archive: Archive, folder: Path, tell: OnStep) -> None:
             draft = workspace / archive.file
             _retrieve(archive, draft, folder, tell)
             _check(archive, draft, kept)
-            os.replace(draft, kept)  # so that a full disk costs no second download
+            os.replace(draft, kept)  # a full disk costs no second download
         _unpack(kept, workspace / "content", tell)
         unpacked = workspace / "content" / archive.content
         if not unpacked.is_dir():
@@ -91,7 +91,7 @@ def _by_hand(archive: Archive, folder: Path) -> str:
     return f"try again later, or fetch {archive.url} by other means, put it into {folder} and run this again"
 
 
-def _retrieve(archive: Archive, path: Path, folder: Path, tell: OnStep) -> None:
+def _retrieve(archive: Archive, path: Path, folder: Path, tell: OnStage) -> None:
     with path.open("wb") as file, closing(_arriving(archive, folder)) as chunks:
         for chunk, total in chunks:
             file.write(chunk)
@@ -128,7 +128,7 @@ def _check(archive: Archive, path: Path, kept: Path) -> None:
     raise DataError(f"{problem}; what arrived is incomplete or another file: {_by_hand(archive, kept.parent)}")
 
 
-def _unpack(path: Path, folder: Path, tell: OnStep) -> None:
+def _unpack(path: Path, folder: Path, tell: OnStage) -> None:
     size = path.stat().st_size
     try:
         with path.open("rb") as raw, tarfile.open(fileobj=raw) as tar:

@@ -45,7 +45,7 @@ class CocoPool:
     """The annotated images of an instances JSON, by image id; an image without annotations is not in the list.
 
     Opening costs nothing: the JSON is read where a key, a label or the index is first asked for, and compiled into a file
-    in the user's cache that later openings read instead. What is wrong with it, and which images are missing, is told then,
+    in the user's cache that later openings read instead. Its faults, and which images are missing, are told then,
     once: to `index`'s `complain` if that asked first and goes on, else to the pool's own.
     """
 
@@ -57,7 +57,7 @@ class CocoPool:
         Args:
             annotations: the JSON.
             images: the folder that its file names start from.
-            name: what the file in the cache is called, so that people can tell it from others.
+            name: a part of the name of the file in the cache, for people.
             complain: told of each problem.
             classes: the names that the categories must have; None takes any.
         """

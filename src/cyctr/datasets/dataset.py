@@ -91,6 +91,6 @@ class Dataset:
     def fold(self, number: int) -> Fold:
         """The class split of that number."""
         if not 0 <= number < len(self.folds):
-            there = "fold 0 alone" if len(self.folds) == 1 else f"folds 0 to {len(self.folds) - 1}: choose one of those"
+            there = "fold 0 only" if len(self.folds) == 1 else f"folds 0 to {len(self.folds) - 1}: choose one of those"
             raise DataError(f"fold is {number}; {self.name} has {there}")
         return self.folds[number]

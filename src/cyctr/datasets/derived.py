@@ -1,4 +1,4 @@
-"""What is made of a dataset once, then kept in the user's cache: arrays, under a key that changes when the dataset does."""
+"""Arrays that are computed from a dataset once and kept in the user's cache, under a key that changes with the dataset."""
 
 import hashlib
 import io
@@ -17,7 +17,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def cache_file(folder: str, place: str, title: str = "") -> Path:
-    """The file in a folder of the cache for what is made of a place; the title is for people."""
+    """The file of the cache that belongs to a place; the title is for people."""
     return cache_folder() / folder / f"{title}{hashlib.sha256(os.fsencode(place)).hexdigest()[:16]}.npz"
 
 

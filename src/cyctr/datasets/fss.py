@@ -47,7 +47,7 @@ def open_fss(root: Path, complain: OnProblem = refuse) -> Dataset:
         tuple(key for key, _, _, _ in rows),
         tuple(image for _, image, _, _ in rows),
         tuple({number: mask} for _, _, mask, number in rows),
-        read_object,
+        read_soft_mask,
     )
     folds = (_fold(root, place, classes, complain),)
     return Dataset("fss", classes, {"train": pool, "test": pool}, folds, customs=CUSTOMS)
@@ -61,7 +61,7 @@ def class_folder(root: Path) -> Path:
     return root
 
 
-def read_object(path: Path) -> Pixels:
+def read_soft_mask(path: Path) -> Pixels:
     """(H, W): 1 where a mask, grey or in colour and soft at its edges, is brighter than half; else 0."""
     brightness = read_image(path) @ np.array([19595, 38470, 7471], np.uint32)  # of ITU-R 601, in 1 / 65536
     return (brightness + 32768 >> 16 >= 128).astype(np.uint8)

@@ -23,7 +23,7 @@ _PACKAGES = {"skimage": "scikit-image", "sklearn": "scikit-learn"}
 
 @dataclass(frozen=True, eq=False)
 class Shot:
-    """An image and what is marked in it.
+    """An image and its label.
 
     Attributes:
         image: (H, W, 3) RGB.
@@ -40,7 +40,7 @@ class Scene:
 
     Attributes:
         name: of the class, in one word.
-        title: what is marked, in a few words.
+        title: what the object is, in a few words.
         supports: K of them, each with some foreground.
         queries: one or more, each with some foreground.
         source: who made the photograph, and where it comes from.
@@ -55,7 +55,7 @@ class Scene:
     licence: str
 
 
-class Box(NamedTuple):
+class Crop(NamedTuple):
     """A crop of a photograph, in its pixels."""
 
     top: int
@@ -63,7 +63,7 @@ class Box(NamedTuple):
     height: int
     width: int
 
-    def meets(self, other: "Box") -> bool:
+    def meets(self, other: "Crop") -> bool:
         """Whether the two share a pixel."""
         return (
             self.top < other.top + other.height
@@ -88,8 +88,8 @@ class Plan(NamedTuple):
     name: str
     title: str
     photo: Photo
-    supports: tuple[Box, ...]
-    queries: tuple[Box, ...]
+    supports: tuple[Crop, ...]
+    queries: tuple[Crop, ...]
 
 
 _ASTRONAUT = Photo("skimage", "data/astronaut.png", "Eileen Collins, NASA; in scikit-image", "public domain")
@@ -115,54 +115,54 @@ _ROCKET = Photo("skimage", "data/rocket.jpg", "Falcon 9 before launch, SpaceX; i
 _TEXT = Photo("skimage", "data/text.png", "Wikipedia's Corner.png; in scikit-image", "public domain")
 
 PLANS = (
-    Plan("dahlia", "dahlia", _FLOWER, (Box(362, 282, 65, 165),), (Box(62, 130, 300, 350),)),
-    Plan("eye", "eye of a cat", _CHELSEA, (Box(45, 95, 150, 155),), (Box(75, 260, 130, 130),)),
+    Plan("dahlia", "dahlia", _FLOWER, (Crop(362, 282, 65, 165),), (Crop(62, 130, 300, 350),)),
+    Plan("eye", "eye of a cat", _CHELSEA, (Crop(45, 95, 150, 155),), (Crop(75, 260, 130, 130),)),
     Plan(
         "roof",
         "pagoda roof",
         _CHINA,
-        (Box(148, 76, 90, 130), Box(148, 206, 90, 130), Box(238, 56, 74, 142), Box(238, 198, 74, 162)),
-        (Box(20, 80, 128, 255), Box(314, 203, 90, 190)),
+        (Crop(148, 76, 90, 130), Crop(148, 206, 90, 130), Crop(238, 56, 74, 142), Crop(238, 198, 74, 162)),
+        (Crop(20, 80, 128, 255), Crop(314, 203, 90, 190)),
     ),
-    Plan("tree", "tree", _CHINA, (Box(135, 0, 152, 82), Box(288, 0, 139, 150)), (Box(125, 395, 302, 245),)),
-    Plan("saucer", "saucer under a cup", _COFFEE, (Box(30, 40, 370, 230),), (Box(30, 290, 370, 230),)),
-    Plan("badge", "embroidered badge", _ASTRONAUT, (Box(325, 105, 120, 125),), (Box(310, 240, 100, 110),)),
+    Plan("tree", "tree", _CHINA, (Crop(135, 0, 152, 82), Crop(288, 0, 139, 150)), (Crop(125, 395, 302, 245),)),
+    Plan("saucer", "saucer under a cup", _COFFEE, (Crop(30, 40, 370, 230),), (Crop(30, 290, 370, 230),)),
+    Plan("badge", "embroidered badge", _ASTRONAUT, (Crop(325, 105, 120, 125),), (Crop(310, 240, 100, 110),)),
     Plan(
         "coin",
         "ancient coin",
         _COINS,
-        (Box(8, 300, 82, 84), Box(90, 15, 58, 115), Box(226, 10, 70, 66)),
-        (Box(90, 180, 134, 204), Box(150, 78, 150, 100)),
+        (Crop(8, 300, 82, 84), Crop(90, 15, 58, 115), Crop(226, 10, 70, 66)),
+        (Crop(90, 180, 134, 204), Crop(150, 78, 150, 100)),
     ),
     Plan(
         "tower",
         "lattice tower",
         _ROCKET,
-        (Box(0, 0, 210, 120), Box(112, 130, 220, 120)),
-        (Box(0, 530, 210, 110), Box(112, 390, 220, 120)),
+        (Crop(0, 0, 210, 120), Crop(112, 130, 220, 120)),
+        (Crop(0, 530, 210, 110), Crop(112, 390, 220, 120)),
     ),
     Plan(
         "gland",
         "gland in tissue",
         _IHC,
-        (Box(300, 222, 212, 200), Box(290, 0, 222, 200)),
-        (Box(0, 282, 300, 230), Box(120, 80, 170, 202)),
+        (Crop(300, 222, 212, 200), Crop(290, 0, 222, 200)),
+        (Crop(0, 282, 300, 230), Crop(120, 80, 170, 202)),
     ),
     Plan(
         "galaxy",
         "galaxy",
         _HUBBLE,
-        (Box(350, 55, 160, 160), Box(650, 360, 130, 130)),
-        (Box(30, 265, 160, 260), Box(400, 640, 140, 200)),
+        (Crop(350, 55, 160, 160), Crop(650, 360, 130, 130)),
+        (Crop(30, 265, 160, 260), Crop(400, 640, 140, 200)),
     ),
     Plan(
         "vessel",
         "blood vessel of the retina",
         _RETINA,
-        (Box(110, 470, 360, 360), Box(850, 240, 360, 360)),
-        (Box(900, 700, 360, 360), Box(270, 850, 400, 400)),
+        (Crop(110, 470, 360, 360), Crop(850, 240, 360, 360)),
+        (Crop(900, 700, 360, 360), Crop(270, 850, 400, 400)),
     ),
-    Plan("handwriting", "handwriting", _TEXT, (Box(0, 0, 172, 222),), (Box(0, 226, 172, 222),)),
+    Plan("handwriting", "handwriting", _TEXT, (Crop(0, 0, 172, 222),), (Crop(0, 226, 172, 222),)),
 )
 """What the gallery shows, natural photographs first."""
 
@@ -197,7 +197,7 @@ def _located(photo: Photo) -> Path:
     return Path(spec.submodule_search_locations[0]) / photo.path
 
 
-def _shot(image: Pixels, label: Pixels, box: Box) -> Shot:
+def _shot(image: Pixels, label: Pixels, box: Crop) -> Shot:
     part = np.s_[box.top : box.top + box.height, box.left : box.left + box.width]
     zoom = -(-_SHORTEST // min(box.height, box.width))
     if zoom == 1:

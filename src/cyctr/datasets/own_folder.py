@@ -40,7 +40,7 @@ def open_folder(
 
     The masks are one of
 
-    - masks/CLASS/STEM.png: a mask for each class that is in an image. See `read_object` for its values.
+    - masks/CLASS/STEM.png: a mask for each class that is in an image. See `read_class_mask` for its values.
     - masks/STEM.png: one mask for each image; its values are classes, 0 is background and 255 ignored. classes.txt names
       the values 1, 2, ... on a line each; without it they are called by their numbers. Where 255 is the only value
       beside 0, it is the object.
@@ -61,7 +61,7 @@ def open_folder(
     return Dataset("folder", classes, {"train": pool, "test": pool}, _split(classes, test_classes, folds, split_seed))
 
 
-def read_object(path: Path) -> Pixels:
+def read_class_mask(path: Path) -> Pixels:
     """The mask of one class as (H, W): 1 where it is, 255 where nobody decided, 0 elsewhere.
 
     A file of 0 and one other value marks the class with that. Beside a 1, 255 means ignored. Any other file whose largest
@@ -156,7 +156,7 @@ def _open_class_masks(root: Path, images: Mapping[str, Path], folders: Sequence[
     for stem in [stem for stem, files_of in masks.items() if not files_of]:
         complain(f"{images[stem]}: has no mask; expected {root / MASKS}/CLASS/{stem}.png: add one, or remove the image")
     kept = _some([stem for stem, files_of in masks.items() if files_of], root)
-    pool = ClassMaskPool(root, kept, tuple(images[s] for s in kept), tuple(masks[s] for s in kept), read_object)
+    pool = ClassMaskPool(root, kept, tuple(images[s] for s in kept), tuple(masks[s] for s in kept), read_class_mask)
     return tuple(classes), pool
 
 
@@ -182,7 +182,7 @@ def _scan(pool: LabelledPool, names: tuple[str, ...] | None, complain: OnProblem
     if values == (IGNORE,):
         files = tuple({0: path} for path in pool.masks)
         return names or (ONLY_CLASS,), ClassMaskPool(
-            pool.root, pool.keys, pool.images, files, read_object, known=_selected(raw, values)
+            pool.root, pool.keys, pool.images, files, read_class_mask, known=_selected(raw, values)
         )
     if names is not None:
         return names, pool

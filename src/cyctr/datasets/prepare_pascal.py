@@ -3,45 +3,26 @@
 Every file is written in one step or not at all, and what the user already has is left as it is unless told otherwise.
 """
 
-import filecmp
 import importlib
 import importlib.resources
-import os
-import shutil
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 from cyctr.datasets import archives
-from cyctr.datasets.archives import OnStep, reason
+from cyctr.datasets.archives import OnStage
 from cyctr.datasets.parallel import in_threads
-from cyctr.datasets.pascal import CLASSES, IMAGES, LISTS, MASKS, PLACES, read_list
+from cyctr.datasets.pascal import IMAGES, LISTS, MASKS, PLACES, read_list
+from cyctr.datasets.pascal_masks import Fate, Maker, fate_of, mat_reader, unwritable
 from cyctr.errors import DataError
-from cyctr.images.imaging import find_images, image_size, read_values, write_values
+from cyctr.images.imaging import find_images
 from cyctr.storage import write_atomically
-from cyctr.types import IGNORE, Pixels
 
 OFFICIAL = {"train": 1_464, "val": 1_449, "train_aug_5953": 5_953, "train_aug": 10_582}
 """The lists, and how many images each names."""
 
 _VOC_MASKS, _SBD_MASKS = "SegmentationClass", "cls"
-_KNOWN_VALUES = np.isin(np.arange(256), [*range(len(CLASSES) + 1), IGNORE])
-
-
-class Fate(Enum):
-    """What became of a file."""
-
-    WRITTEN = "written"
-    COPIED = "copied"
-    KEPT = "already there"
-    LEFT = "left as it was, though it differs (--force replaces it)"
-    MISSING = "not made"
 
 
 @dataclass(frozen=True)
@@ -79,7 +60,7 @@ def prepare_pascal(
     output: Path | None = None,
     download: bool = False,
     force: bool = False,
-    progress: OnStep | None = None,
+    progress: OnStage | None = None,
 ) -> Report:
     """Makes the PASCAL-5^i layout and reports on it.
 
@@ -95,7 +76,7 @@ def prepare_pascal(
         DataError: VOC or SBD is not there, cannot be fetched, or the output cannot be written.
     """
     tell = progress or (lambda step, done, total: None)
-    load_mat = _mat_reader()
+    load_mat = mat_reader()
     voc = _obtain(_VOC, voc, download, tell)
     sbd = _obtain(_SBD, sbd, download, tell)
     if output is None or (output.exists() and output.samefile(voc)):
@@ -105,7 +86,7 @@ def prepare_pascal(
     listed = set().union(*lists.values())
     images = find_images(voc / IMAGES)
     voc_masks, sbd_masks = _files_in(voc / _VOC_MASKS, ".png"), _files_in(sbd / _SBD_MASKS, ".mat")
-    maker = _Maker(output, force, load_mat, sbd_masks | voc_masks, images, None if output == voc else _images_in(output))
+    maker = Maker(output, force, load_mat, sbd_masks | voc_masks, images, None if output == voc else _images_in(output))
     names = sorted(listed | maker.masks.keys())
     results = in_threads(lambda i: maker.make(names[i]), len(names), lambda count, total: tell("masks", count, total))
     done = dict(zip(names, results, strict=True))
@@ -147,135 +128,6 @@ def bundled_list() -> list[str]:
     return (importlib.resources.files("cyctr.datasets") / "lists" / "pascal_train_aug_5953.txt").read_text("utf-8").split()
 
 
-def read_sbd_mask(path: Path, load_mat: Callable[..., Mapping[str, Any]]) -> Pixels:
-    """(H, W) class values of one of SBD's .mat files.
-
-    Raises:
-        DataError: it cannot be read, or holds something else.
-    """
-    try:
-        values = np.asarray(load_mat(str(path), variable_names=("GTcls",))["GTcls"][0, 0]["Segmentation"])
-    except Exception as error:  # scipy's reader meets damage with whatever it trips over
-        raise DataError(f"{path}: cannot be read as SBD's GTcls ({reason(error)}); unpack it again") from error
-    if values.ndim != 2 or not values.size or not np.can_cast(values.dtype, np.int64, "same_kind"):
-        raise DataError(f"{path}: its Segmentation is {values.dtype} {values.shape}, expected whole numbers (height, width)")
-    if values.min() < 0 or values.max() > IGNORE:
-        raise DataError(f"{path}: holds values from {values.min()} to {values.max()}, expected 0 to 255")
-    return values.astype(np.uint8)
-
-
-@dataclass(frozen=True)
-class _Made:
-    """What became of one id's mask and image; and of a mask that was not written, what is wrong with it, by heading."""
-
-    mask: Fate | None
-    image: Fate | None
-    problems: dict[str, str]
-
-
-@dataclass(frozen=True)
-class _Maker:
-    """Makes the files of one id; safe to call from many threads.
-
-    Attributes:
-        output: the folder of the layout.
-        force: replace what differs.
-        load_mat: scipy's reader.
-        masks: where the mask of each id comes from.
-        images: VOC's images.
-        there: images the output already has; None where it is VOC's own folder, which needs none.
-    """
-
-    output: Path
-    force: bool
-    load_mat: Callable[..., Mapping[str, Any]]
-    masks: Mapping[str, Path]
-    images: Mapping[str, Path]
-    there: Mapping[str, Path] | None
-
-    def make(self, name: str) -> _Made:
-        """Links the image of an id, and writes its mask."""
-        linked = self._put_image(name)
-        if name not in self.masks:
-            return _Made(None, linked, {})
-        try:
-            values = self._read_mask(self.masks[name])
-            size = image_size(self.images[name]) if name in self.images else values.shape
-        except DataError as error:
-            return _Made(None, linked, {"ids with an unreadable file": str(error)})
-        if problems := _find_fault(values, size):
-            return _Made(None, linked, problems)
-        target = self.output / MASKS / f"{name}.png"
-        fate = _fate(target, _holds(target, values), self.force)
-        if fate is Fate.WRITTEN:
-            write_values(target, values)
-        return _Made(fate, linked, {})
-
-    def _read_mask(self, path: Path) -> Pixels:
-        return read_sbd_mask(path, self.load_mat) if path.suffix == ".mat" else read_values(path)
-
-    def _put_image(self, name: str) -> Fate | None:
-        if self.there is None or name not in self.images:
-            return None
-        source = self.images[name]
-        target = self.output / IMAGES / source.name
-        if name in self.there and self.there[name].name != target.name:
-            return Fate.KEPT  # the image, in another format: a second one would only confuse
-        try:
-            same = target.exists() and (target.samefile(source) or filecmp.cmp(source, target, shallow=False))
-            fate = _fate(target, same, self.force)
-            return _link(source, target) if fate is Fate.WRITTEN else fate
-        except OSError as error:
-            raise _unwritable(target, error) from error
-
-
-def _find_fault(values: Pixels, size: tuple[int, ...]) -> dict[str, str]:
-    """What is wrong with a mask, by heading; `size` is the (height, width) of its image."""
-    found = {}
-    if values.shape != size:
-        found["masks of another size than the image"] = (
-            f"mask is {values.shape[0]} x {values.shape[1]}, image is {size[0]} x {size[1]}, height x width"
-        )
-    if not _KNOWN_VALUES[values].all():
-        strange = np.unique(values[~_KNOWN_VALUES[values]]).tolist()
-        shown = ", ".join(map(str, strange[:5]))
-        found["masks with strange values"] = f"{shown}; expected 0 to {len(CLASSES)}, and {IGNORE}"
-    return found
-
-
-def _fate(path: Path, same: bool, force: bool) -> Fate:
-    """What is to become of a file; `same`: it is there, as it should be."""
-    if same:
-        return Fate.KEPT
-    return Fate.LEFT if os.path.lexists(path) and not force else Fate.WRITTEN
-
-
-def _holds(path: Path, values: Pixels) -> bool:
-    try:
-        return np.array_equal(read_values(path), values)
-    except DataError:
-        return False
-
-
-def _link(source: Path, target: Path) -> Fate:
-    """Puts a link to `source` at `target`, or a copy where links cannot be made."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    draft = target.with_name(f".{target.name}.{os.getpid()}")
-    fate = Fate.WRITTEN
-    try:
-        draft.unlink(missing_ok=True)
-        try:
-            draft.symlink_to(source.resolve())
-        except (OSError, NotImplementedError):
-            shutil.copyfile(source, draft)
-            fate = Fate.COPIED
-        os.replace(draft, target)
-    finally:
-        with suppress(OSError):
-            draft.unlink()
-    return fate
-
-
 def _make_lists(voc: Path, sbd: Path) -> tuple[dict[str, list[str]], list[Path]]:
     """The ids of each list that can be made, and the lists of SBD that are missing."""
     for name in ("train", "val"):
@@ -298,22 +150,17 @@ def _put_list(path: Path, names: Sequence[str] | None, force: bool) -> tuple[int
         there = read_list(path, _ignore)
     except DataError:  # not there, empty, or no text
         there = []
-    fate = _fate(path, there == names, force)
+    fate = fate_of(path, there == names, force)
     if fate is Fate.WRITTEN:
         try:
             write_atomically(path, "".join(f"{name}\n" for name in names).encode())
         except OSError as error:
-            raise _unwritable(path, error) from error
+            raise unwritable(path, error) from error
     return len(there if fate is Fate.LEFT else names), fate
 
 
 def _ignore(problem: str) -> None:
     """A name that stands twice in an official list is no problem of ours."""
-
-
-def _unwritable(path: Path, error: OSError) -> DataError:
-    path = Path(error.filename) if isinstance(error.filename, str) else path
-    return DataError(f"{path}: cannot be written ({reason(error)}); make room for it, or choose another --output")
 
 
 def _files_in(folder: Path, suffix: str) -> dict[str, Path]:
@@ -322,15 +169,6 @@ def _files_in(folder: Path, suffix: str) -> dict[str, Path]:
 
 def _images_in(output: Path) -> dict[str, Path]:
     return find_images(output / IMAGES) if (output / IMAGES).is_dir() else {}
-
-
-def _mat_reader() -> Callable[..., Mapping[str, Any]]:
-    """The function of scipy that reads .mat files."""
-    try:
-        reader: Callable[..., Mapping[str, Any]] = importlib.import_module("scipy.io").loadmat
-    except ImportError as error:
-        raise DataError("scipy is not installed, and SBD's masks are .mat files; run: pip install scipy") from error
-    return reader
 
 
 @dataclass(frozen=True)
@@ -352,7 +190,7 @@ _VOC = _Source("VOC 2012", PLACES, (IMAGES, _VOC_MASKS))
 _SBD = _Source("SBD", (".", "dataset", "benchmark_RELEASE/dataset"), (_SBD_MASKS,))
 
 
-def _obtain(source: _Source, folder: Path, download: bool, tell: OnStep) -> Path:
+def _obtain(source: _Source, folder: Path, download: bool, tell: OnStage) -> Path:
     """The folder of a dataset: found, or fetched, or else an error that says what was looked for."""
     found = source.find(folder)
     if found is not None:

@@ -59,7 +59,7 @@ PATTERNS: dict[str, Callable[[Field, Field], Field]] = {
 
 @dataclass(frozen=True)
 class SyntheticEpisodes:
-    """An endless list of episodes; episode i is a function of these fields and i alone.
+    """An endless list of episodes; episode i is a function of these fields and i only.
 
     Attributes:
         classes: the class numbers to draw from; any from 0 on, each with an appearance of its own.

@@ -14,7 +14,6 @@ from cyctr.types import IGNORE
 
 FILL = (124, 116, 104)
 """ImageNet's mean colour, which normalisation turns to zero: what lies beyond the image in training."""
-_LUMINANCE = (0.299, 0.587, 0.114)  # of red, green and blue
 
 CHANCES, BLUR = 6, 3
 """Random numbers in [0, 1) that one change takes: scale, rotation, flip, blur, crop across and down."""
@@ -38,7 +37,7 @@ def augmentation_matrices(config: AugmentationConfig, chance: Tensor, sizes: Ten
     angle = torch.deg2rad(config.rotation * (2 * chance[:, 1] - 1))
     mirror = torch.where(chance[:, 2] < config.flip, -1.0, 1.0).to(chance)
     cos, sin = angle.cos(), angle.sin()
-    # crop -> image: scale back, turn back, mirror, and move so that the anchor is where it was
+    # crop -> image: scale back, turn back, mirror, and move the anchor to where it was
     back = torch.stack([mirror * cos, mirror * sin, -sin, cos], -1).view(-1, 2, 2) / scale[:, None, None]
 
     extent = sizes.flip(-1) * scale[:, None]  # (B, 2) of the scaled image across and down
@@ -113,19 +112,3 @@ def _in_units(matrices: Tensor, size: int, height: int, width: int) -> Tensor:
 def blur(images: Tensor) -> Tensor:
     """(B, 3, H, W) uint8, slightly out of focus: a Gaussian over 5 x 5 pixels."""
     return compat.transforms().gaussian_blur(images, [5, 5], [1.1, 1.1])
-
-
-def recolour(images: Tensor, amounts: Tensor) -> Tensor:
-    """(B, 3, H, W) uint8 with other brightness, contrast and saturation.
-
-    Args:
-        images: (B, 3, H, W) uint8.
-        amounts: (B, 3) above -1, for each of the three: 0.2 is a fifth more of it.
-    """
-    brightness, contrast, saturation = (1 + amounts.float()).view(-1, 3, 1, 1, 1).unbind(1)  # (B, 1, 1, 1) each
-    weights = constant(_LUMINANCE, images.device).view(1, 3, 1, 1)
-    colour = images.float() * brightness
-    grey = (colour * weights).sum(1, keepdim=True)  # (B, 1, H, W)
-    colour = grey + (colour - grey) * saturation
-    middle = grey.mean((-2, -1), keepdim=True)  # (B, 1, 1, 1)
-    return (middle + (colour - middle) * contrast).round().clamp(0, 255).byte()

@@ -55,7 +55,7 @@ class Store(Protocol):
 
 
 @dataclass(frozen=True)
-class _Canvas:
+class _Frame:
     """Reads pairs of a pool onto one common canvas."""
 
     pool: Pool
@@ -65,7 +65,7 @@ class _Canvas:
     width: int
 
     @classmethod
-    def around(cls, pool: Pool, index: Index, images: Sequence[int], longest: int | None) -> "_Canvas":
+    def around(cls, pool: Pool, index: Index, images: Sequence[int], longest: int | None) -> "_Frame":
         sizes = {i: (int(index.sizes[i, 0]), int(index.sizes[i, 1])) for i in images}
         if longest is not None:
             config = InputConfig(longest)
@@ -134,9 +134,7 @@ def spread(marked: Tensor) -> Tensor:
 class ResidentStore:
     """Every picture on the device, decoded once: an image once, a label for each of its classes."""
 
-    def __init__(
-        self, canvas: _Canvas, pairs: Sequence[Pair], device: torch.device, progress: OnProgress | None = None
-    ) -> None:
+    def __init__(self, canvas: _Frame, pairs: Sequence[Pair], device: torch.device, progress: OnProgress | None = None) -> None:
         self.device = device
         rows_of: dict[int, list[int]] = {}
         for row, (image, _) in enumerate(pairs):
@@ -174,7 +172,7 @@ class ResidentStore:
 class StreamingStore:
     """Pictures read by threads, a few batches ahead of the network, for data that does not fit the device."""
 
-    def __init__(self, canvas: _Canvas, device: torch.device, workers: int) -> None:
+    def __init__(self, canvas: _Frame, device: torch.device, workers: int) -> None:
         self.device, self._canvas, self._workers = device, canvas, workers
 
     def stream(self, plans: Iterable[Sequence[Pair]]) -> Iterator[Pictures]:
@@ -221,7 +219,7 @@ def open_store(
         progress: told while all are read.
     """
     images = sorted({image for image, _ in pairs})
-    canvas = _Canvas.around(pool, index, images, longest)
+    canvas = _Frame.around(pool, index, images, longest)
     if resident is None:
         needed = canvas.height * canvas.width * (3 * len(images) + len(pairs))
         resident = needed <= _SHARE[device.type] * free_memory(device)

@@ -32,7 +32,7 @@ class Draw:
 class Sampler:
     """Draws episodes, in any order and from any process, always the same ones.
 
-    The supports of K shots begin with those of fewer shots, so that numbers for different K are compared on the same
+    The supports of K shots begin with those of fewer shots, which lets numbers for different K be compared on the same
     queries and nested supports.
     """
 

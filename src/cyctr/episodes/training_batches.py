@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from cyctr.config import AugmentationConfig, TrainingConfig
-from cyctr.episodes.augmentation import BLUR, CHANCES, augmentation_matrices, beyond, blur, recolour, warp
+from cyctr.episodes.augmentation import BLUR, CHANCES, augmentation_matrices, beyond, blur, warp
 from cyctr.episodes.image_store import Pair, Pictures, Store
 from cyctr.episodes.latent import MixedSampler
 from cyctr.episodes.sampler import Draw, Sampler
@@ -16,7 +16,7 @@ from cyctr.seeding import Stream, random_bits
 from cyctr.types import Episode
 from cyctr.words import counted
 
-_COLOURS = 3  # random numbers that a change of colours takes
+_SPARE = 3  # numbers that nothing uses any more: without them the others would be drawn otherwise
 Moving = Callable[[Pictures, AugmentationConfig, Tensor], tuple[Tensor, Tensor, Tensor, Tensor]]
 
 
@@ -51,7 +51,7 @@ class Groups:
 
 
 class TrainingEpisodes:
-    """The episodes of a schedule. What step s sees is a function of the sampler's key, the config and s alone."""
+    """The episodes of a schedule. Step s is a function of the sampler's key, the config and s only."""
 
     def __init__(self, store: Store, sampler: Sampler | MixedSampler, config: TrainingConfig, device: torch.device) -> None:
         self.store, self.sampler, self.config, self.device = store, sampler, config, device
@@ -116,7 +116,8 @@ def groups_of_part(config: TrainingConfig, processes: int, pieces: int) -> int:
         raise ConfigError(
             f"a step has {config.groups} groups of {config.images} images, which {counted(processes, 'process')} "
             f"times {counted(pieces, 'accumulated part')} do not share equally; change training.batch"
-            f"{f', or --accumulate (now {pieces})' if pieces > 1 else ''}"
+            f"{f', or accumulate (now {pieces})' if pieces > 1 else ''}",
+            *("training.batch", *(["accumulate"] if pieces > 1 else [])),
         )
     return size
 
@@ -128,7 +129,7 @@ def move(pictures: Pictures, config: AugmentationConfig, seeds: Tensor) -> tuple
         (n, 3, S, S) and (n, S, S) uint8, (n, S, S) bool, true beyond the photograph, and (n, 10) float64 numbers in [0, 1):
         what chance has decided, and may decide yet.
     """
-    chance = random_bits(seeds, CHANCES + _COLOURS + 1).double() / 2**32  # (n, 10)
+    chance = random_bits(seeds, CHANCES + _SPARE + 1).double() / 2**32  # (n, 10)
     points = pictures.anchors.shape[1]
     picked = (chance[:, -1] * points).long()[:, None, None].expand(-1, 1, 2)
     anchors = pictures.anchors.gather(1, picked)[:, 0]  # (n, 2)
@@ -140,7 +141,7 @@ def move(pictures: Pictures, config: AugmentationConfig, seeds: Tensor) -> tuple
 def augment(
     pictures: Pictures, config: AugmentationConfig, seeds: Tensor, moving: Moving = move
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Scales, turns, flips, crops, blurs and recolours images at random, and their labels with them.
+    """Scales, turns, flips, crops and blurs images at random, and their labels with them.
 
     Args:
         pictures: n of them.
@@ -154,6 +155,4 @@ def augment(
     images, labels, padding, chance = moving(pictures, config, seeds)
     if config.blur:
         images = torch.where((chance[:, BLUR] < config.blur)[:, None, None, None], blur(images), images)
-    if config.colour:
-        images = recolour(images, config.colour * (2 * chance[:, CHANCES:-1] - 1))
     return images, labels, padding

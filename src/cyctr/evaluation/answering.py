@@ -1,11 +1,10 @@
 """A name or a checkpoint -> something that answers episodes on a device."""
 
 import hashlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +12,17 @@ from torch import Tensor, nn
 from cyctr import pretrained
 from cyctr.backbones.weights import CATALOGUE
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
-from cyctr.config import BackboneConfig, Config, to_dict
+from cyctr.config import BackboneConfig, Recipe, to_dict
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.images.edges import BENCHMARK_RADIUS, follow_edges
-from cyctr.methods import REFERENCES, check_reference, reference
+from cyctr.methods.base import Method, query_size
+from cyctr.methods.references import REFERENCES, check_reference, reference
 from cyctr.types import Episode, Features, Prediction
 
 _PIXELS = ("support_images", "support_labels", "query_images", "query_padding")
 Precision = Literal["auto", "float32", "bfloat16"]
+R = TypeVar("R", bound=Recipe)
 
 
 def check_method(name: str, weights: str, device: str, precision: str) -> None:
@@ -64,26 +65,31 @@ class NetworkMethod:
     @property
     def encodes(self) -> bool:
         """Whether the network has a backbone whose features may be made once for each image."""
-        return hasattr(self.network, "backbone")
+        return isinstance(self.network, Method)
+
+    @property
+    def _method(self) -> Method[Any]:
+        assert isinstance(self.network, Method)
+        return self.network
 
     def encode(self, images: Tensor) -> Features:
         """What the backbone says of (B, 3, H, W) images, and behind that, in more channels, of their mirror images."""
         with self._precision():
-            found = self.network.backbone(images)  # type: ignore[operator]
-            if not self.flip:
-                return found
-            mirrored = self.network.backbone(images.flip(-1))  # type: ignore[operator]
-            return Features(torch.cat([found.mid, mirrored.mid], 1), torch.cat([found.high, mirrored.high], 1))
+            found = self._method.backbone(images)
+            return Features.join([found, self._method.backbone(images.flip(-1))], 1) if self.flip else found
 
     def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
         """The answer to an episode whose features `encode` made; those of the support are (B * K, C, h, w)."""
         with self._precision():
-            match: Callable[[Features, Features, Episode], Prediction] = self.network.match  # type: ignore[assignment]
             if not self.flip:
-                return self._finished(match(query, support, episode), episode)
+                return self._finished(self._matched(query, support, episode), episode)
             (query, mirrored_query), (support, mirrored_support) = _halves(query), _halves(support)
-            mirrored = match(mirrored_query, mirrored_support, _mirrored(episode))
-            return self._finished(_mean(match(query, support, episode), mirrored), episode)
+            mirrored = self._matched(mirrored_query, mirrored_support, _mirrored(episode))
+            return self._finished(_mean(self._matched(query, support, episode), mirrored), episode)
+
+    def _matched(self, query: Features, support: Features, episode: Episode) -> Prediction:
+        encoded = self._method.encode_support(support, episode.support_labels)
+        return self._method.predict(query, encoded, query_size(episode), episode.query_padding)
 
     def _finished(self, prediction: Prediction, episode: Episode) -> Prediction:
         """The answer as it is, or with the edges of the query."""
@@ -116,8 +122,7 @@ def _mean(prediction: Prediction, mirrored: Prediction) -> Prediction:
 
 def _halves(features: Features) -> tuple[Features, Features]:
     """Of images, and of their mirror images."""
-    (mid, mirrored_mid), (high, mirrored_high) = features.mid.chunk(2, 1), features.high.chunk(2, 1)
-    return Features(mid, high), Features(mirrored_mid, mirrored_high)
+    return features.changed(lambda maps: maps.chunk(2, 1)[0]), features.changed(lambda maps: maps.chunk(2, 1)[1])
 
 
 def open_method(
@@ -161,7 +166,7 @@ def backbone_of(weights: str) -> BackboneConfig:
     )
 
 
-def with_weights(config: Config, weights: str) -> Config:
+def with_weights(config: R, weights: str) -> R:
     """The same network and recipe on another backbone, that of weights of the catalogue; tuned where the other was.
 
     Where the weights are those that the network has, nothing changes; where they are others of the same architecture, its
@@ -188,4 +193,5 @@ def input_size(name: str) -> int | None:
     """Height and width of what a checkpoint learned from; none for a reference, which has learned nothing."""
     if name.partition(":")[0] in REFERENCES:
         return None
-    return describe_checkpoint(pretrained.find(name))[0].training.augmentation.size
+    size: int = describe_checkpoint(pretrained.find(name))[0].training.augmentation.size
+    return size

@@ -17,7 +17,7 @@ Integers = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Counts:
-    """Pixels by what was answered and what is true; sums with `+`."""
+    """Pixels by answer and truth; sums with `+`."""
 
     true_positive: int = 0
     false_positive: int = 0
@@ -85,7 +85,7 @@ def summarise(
     Args:
         categories: (E,) the class of each episode.
         counts: (E, 4) the fields of `Counts` of each.
-        replicates: how often they are drawn anew for the interval.
+        replicates: how often they are drawn again for the interval.
         queries: (E,) the query of each, as for `replicate_miou`.
         seed: of the drawing.
     """
@@ -109,7 +109,7 @@ def replicate_miou(
     seed: int = 0,
     queries: Sequence[str] | None = None,
 ) -> NDArray[np.float64]:
-    """(replicates,) mIoU with the query images drawn anew (a Poisson bootstrap).
+    """(replicates,) mIoU with the query images drawn again (a Poisson bootstrap).
 
     An image is in a replicate 0, 1, 2, ... times, with all its episodes: they are not independent. How often depends on
     its name and the seed alone, so that the replicates of runs over the same images can be averaged one by one.

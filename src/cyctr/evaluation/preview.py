@@ -20,17 +20,17 @@ _SIDE = 200
 
 
 def episode_contact_sheet(
-    evaluation: Evaluation, setting: RunKey, numbers: Sequence[int], augment: bool = False
+    evaluation: Evaluation, run_key: RunKey, numbers: Sequence[int], augment: bool = False
 ) -> Image.Image:
     """Each episode's supports with their masks, then its query with the truth.
 
     Args:
         evaluation: which dataset, split and protocol.
-        setting: fold, shots and seed.
+        run_key: fold, shots and seed.
         numbers: which episodes.
         augment: show the images scaled, turned, flipped, blurred and cropped as in training.
     """
-    sampler = evaluation.sampler(setting)
+    sampler = evaluation.sampler(run_key)
     blocks = []
     for number in numbers:
         draw = sampler(number)
@@ -38,7 +38,7 @@ def episode_contact_sheet(
         caption = f"{number}: {evaluation.dataset.classes[draw.category]}, query {evaluation.pool.keys[draw.query]}"
         blocks.append(Block(tiles, caption))
     name = evaluation.dataset.name
-    title = f"{name}: {evaluation.split} episodes of fold {setting.fold}, {setting.shots}-shot, seed {setting.seed}"
+    title = f"{name}: {evaluation.split} episodes of fold {run_key.fold}, {run_key.shots}-shot, seed {run_key.seed}"
     return contact_sheet(blocks, title, "Red outline: a support and its mask. Blue outline: the query and the truth.")
 
 

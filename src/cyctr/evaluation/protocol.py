@@ -60,29 +60,29 @@ class Evaluation:
             "protocol": {name: value for name, value in to_dict(self.protocol).items() if name not in ("episodes", "seeds")},
         }
 
-    def sampler(self, setting: RunKey) -> Sampler:
+    def sampler(self, run_key: RunKey) -> Sampler:
         """Which episodes there are."""
         return Sampler(
             self.dataset,
             self.index,
-            setting.fold,
+            run_key.fold,
             self.split,
-            setting.shots,
-            setting.seed,
+            run_key.shots,
+            run_key.seed,
             self.protocol.order,
             self.protocol.smallest,
             self.protocol.drop_novel,
         )
 
-    def source(self, setting: RunKey, device: torch.device | None = None) -> TestEpisodes:
+    def source(self, run_key: RunKey, device: torch.device | None = None) -> TestEpisodes:
         """The episodes themselves, on a device; all sources of an evaluation share what they have read."""
-        return TestEpisodes(self.pool, self.sampler(setting), self.protocol.input, self._memo, device)
+        return TestEpisodes(self.pool, self.sampler(run_key), self.protocol.input, self._memo, device)
 
     def run(
         self,
         method: Method,
         results: Results,
-        settings: Sequence[RunKey],
+        run_keys: Sequence[RunKey],
         episodes: int,
         device: torch.device,
         batch: int = 8,
@@ -96,35 +96,35 @@ class Evaluation:
         Args:
             method: answers episodes on the device.
             results: may hold some episodes already, those of an interrupted run.
-            settings: the runs.
+            run_keys: the runs.
             episodes: of each run.
             device: where the method computes.
             batch: episodes at a time; the counts do not depend on it.
             workers: threads that read images.
-            part: (p, n): only the episodes p, p + n, p + 2n, ..., so that n processes share the work.
+            part: (p, n): only the episodes p, p + n, p + 2n, ..., for n processes that share the work.
             on_batch: told after each batch.
-            remember: bytes of features that are kept, where the method has any, so that an image is encoded once.
+            remember: bytes of features to keep, where the method has any; an image whose features are kept is encoded once.
         """
         place, parts = part
         if not 0 <= place < parts:
             raise ConfigError(f"part is {place + 1}/{parts}; expected 1/{parts} to {parts}/{parts}")
-        sources = {setting: self.source(setting, device) for setting in settings}  # first: they check that all is feasible
-        for setting, source in sources.items():  # all of them: what is interrupted before a run began is unfinished too
+        sources = {run_key: self.source(run_key, device) for run_key in run_keys}  # first: they check that all is feasible
+        for run_key, source in sources.items():  # all of them: what is interrupted before a run began is unfinished too
             sampler = source.sampler
             run = results.runs.setdefault(
-                setting, Run(episodes, len(sampler.images), len(sampler.pairs), classes=len(sampler.classes))
+                run_key, Run(episodes, len(sampler.images), len(sampler.pairs), classes=len(sampler.classes))
             )
             run.wanted = max(run.wanted, episodes)
         reply = in_one_step(method)
         if remember and isinstance(method, FeatureMethod) and method.encodes:
             reply = Remembering(method, remember)
-        for setting, source in sources.items():
-            run = results.runs[setting]
+        for run_key, source in sources.items():
+            run = results.runs[run_key]
             missing = [number for number in range(place, run.wanted, parts) if number not in run.rows]
             for rows in self._rows(reply, source, missing, batch, workers):
                 run.rows.update(rows)
                 if on_batch is not None:
-                    on_batch(setting, run, len(rows))
+                    on_batch(run_key, run, len(rows))
 
     def _rows(
         self, reply: Answer, source: TestEpisodes, numbers: list[int], batch: int, workers: int

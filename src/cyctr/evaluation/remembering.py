@@ -1,7 +1,6 @@
 """Features of the test images, encoded once: in a thousand episodes each image is met several times."""
 
 from collections import OrderedDict
-from collections.abc import Iterable
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -52,8 +51,9 @@ class Remembering:
         if new:
             found = self._method.encode(torch.stack([pixels[image] for image in new]))
             for place, image in enumerate(new):
-                known[image] = Features(found.mid[place : place + 1].clone(), found.high[place : place + 1].clone())
-        prediction = self._method.match(_join(known, queries), _join(known, supports), episode)
+                known[image] = found.one(place).changed(Tensor.clone)
+        of_query, of_support = (Features.join([known[image] for image in images]) for images in (queries, supports))
+        prediction = self._method.match(of_query, of_support, episode)
         self._keep(known)
         return prediction
 
@@ -63,16 +63,6 @@ class Remembering:
                 self._kept.move_to_end(image)
             else:
                 self._kept[image] = features
-                self._held += _size(features)
+                self._held += features.nbytes
         while self._held > self._limit and self._kept:
-            self._held -= _size(self._kept.popitem(last=False)[1])
-
-
-def _join(known: dict[int, Features], images: Iterable[int]) -> Features:
-    """The features of several images; cat, unlike stack, keeps how their memory is laid out."""
-    chosen = [known[image] for image in images]
-    return Features(torch.cat([one.mid for one in chosen]), torch.cat([one.high for one in chosen]))
-
-
-def _size(features: Features) -> int:
-    return features.mid.nbytes + features.high.nbytes
+            self._held -= self._kept.popitem(last=False)[1].nbytes

@@ -66,7 +66,7 @@ class Run:
         return summarise(categories, counts, queries=queries, seed=seed)
 
     def replicates(self, seed: int) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """The mIoU of queries drawn anew, many times."""
+        """The mIoU of queries drawn again, many times."""
         categories, counts, queries = self._arrays()
         return replicate_miou(np.asarray(categories), counts, seed=seed, queries=queries)
 
@@ -81,7 +81,7 @@ class Results:
     """All runs of one method on one dataset under one protocol.
 
     Attributes:
-        conditions: everything that decides the numbers; two results with equal settings can be merged or resumed.
+        conditions: everything that decides the numbers; two results with equal conditions can be merged or resumed.
         runs: by fold, shots and seed.
         sessions: of each process that added to them, what does not decide the numbers: versions, machine, seconds.
     """
@@ -97,12 +97,12 @@ class Results:
         """Writes `results.json` in one step."""
         runs = [
             {
-                **setting._asdict(),
-                **_described(run, self.classes, setting.fold),
+                **run_key._asdict(),
+                **_described(run, self.classes, run_key.fold),
                 "columns": _COLUMNS,
                 "episodes": _stand_in(place),
             }
-            for place, (setting, run) in enumerate(sorted(self.runs.items()))
+            for place, (run_key, run) in enumerate(sorted(self.runs.items()))
         ]
         content = {
             "format": _FORMAT,
@@ -150,7 +150,7 @@ class Results:
     def summary(self) -> list[dict[str, Any]]:
         """For each number of shots: mIoU and FB-IoU of every fold and their means, averaged over seeds, in percent."""
         rows = []
-        for shots in sorted({setting.shots for setting in self.runs}):
+        for shots in sorted({run_key.shots for run_key in self.runs}):
             chosen = {s: run for s, run in self.runs.items() if s.shots == shots and run.rows}
             if not chosen:
                 continue
@@ -215,12 +215,12 @@ def merge(parts: Sequence[Results]) -> Results:
         differing = differences(whole.conditions, part.conditions)
         if differing:
             raise DataError(f"these results were made with other settings ({'; '.join(differing)}); merge equal ones only")
-        for setting, run in part.runs.items():
-            own = whole.runs.setdefault(setting, Run(run.wanted, run.images, run.pairs, classes=run.classes))
+        for run_key, run in part.runs.items():
+            own = whole.runs.setdefault(run_key, Run(run.wanted, run.images, run.pairs, classes=run.classes))
             own.wanted = max(own.wanted, run.wanted)
             for number, row in run.rows.items():
                 if own.rows.setdefault(number, row) != row:
-                    raise DataError(f"episode {number} of {setting} differs between the results; they cannot be merged")
+                    raise DataError(f"episode {number} of {run_key} differs between the results; they cannot be merged")
     return whole
 
 
@@ -236,29 +236,6 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any], path: str = 
     return found
 
 
-def fold_table(results: Results) -> list[list[str]]:
-    """The table in the paper's form, headings first: one row for each number of shots, a column for each fold."""
-    rows = results.summary()
-    folds = sorted({fold for row in rows for fold in row["folds"]}, key=int)
-    table = [["shots", *(f"fold-{fold}" for fold in folds), "mean mIoU", "95 % interval", "FB-IoU", "episodes"]]
-    for row in rows:
-        low, high = row["interval"]
-        per_fold = [spread_text(row["folds"][fold]) if fold in row["folds"] else "–" for fold in folds]
-        state = f"{row['episodes']:,}" + ("" if row["finished"] else " (unfinished)")
-        mean = [spread_text(row["mean"]), f"{low:.1f}–{high:.1f}", spread_text(row["fb_iou"]), state]
-        table.append([str(row["shots"]), *per_fold, *mean])
-    return table
-
-
-def class_table(results: Results) -> list[list[str]]:
-    """IoU of each class, headings first."""
-    rows = results.summary()
-    table = [["class", *(f"{row['shots']}-shot" for row in rows)]]
-    for name in (name for name in results.classes if any(name in row["classes"] for row in rows)):
-        table.append([name, *(f"{row['classes'][name]:.1f}" if name in row["classes"] else "–" for row in rows)])
-    return table
-
-
 def description(results: Results) -> str:
     """A line: which method, on which data, and how it was measured."""
     method, protocol = results.conditions["method"], results.conditions["protocol"]
@@ -272,34 +249,12 @@ def description(results: Results) -> str:
     return f"{name} on {where}: {how}."
 
 
-def learned_classes(results: Results) -> list[str]:
-    """The scored classes that the method has learned from, as far as its checkpoint says."""
-    learned = results.conditions["method"].get("checkpoint", {}).get("data", {}).get("train", [])
-    scored = {name for row in results.summary() for name in row["classes"]}
-    return [name for name in results.classes if name in scored and name in learned]
-
-
-def markdown(results: Results) -> str:
-    """What was measured, and both tables."""
-    blocks = [description(results)]
-    for table in (fold_table(results), class_table(results)):
-        lines = [table[0], ["---", *["---:"] * (len(table[0]) - 1)], *table[1:]]
-        escaped = ([cell.replace("|", "\\|") for cell in line] for line in lines)
-        blocks.append("\n".join(f"| {' | '.join(line)} |" for line in escaped))
-    return "\n\n".join(blocks) + "\n"
-
-
 def write_text(path: Path, text: str) -> None:
     """Writes a file of the output folder in one step."""
     try:
         write_atomically(path, text.encode(errors="backslashreplace"))  # a file's name may be no text
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
-
-
-def spread_text(value: Mapping[str, float | None]) -> str:
-    """Mean, and ± the deviation over seeds where there are several."""
-    return f"{value['mean']:.1f}" + (f" ± {value['std']:.1f}" if value["std"] is not None else "")
 
 
 def _by_class(results: Iterable[Result]) -> dict[int, float]:

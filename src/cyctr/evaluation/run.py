@@ -16,7 +16,8 @@ from cyctr.devices import choose_device, free_memory
 from cyctr.errors import ConfigError
 from cyctr.evaluation.answering import check_method, open_method
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
-from cyctr.evaluation.results import Results, RunKey, class_table, description, differences, fold_table, write_text
+from cyctr.evaluation.results import Results, RunKey, description, differences, write_text
+from cyctr.evaluation.tables import class_table, fold_table
 from cyctr.visual.contact import Block, tile
 from cyctr.visual.draw import BLUE, GREEN, RED
 from cyctr.visual.page import Section, page
@@ -34,14 +35,14 @@ class Job:
 
     Attributes:
         evaluation: the dataset's split under the protocol.
-        settings: folds, shots and seeds.
+        run_keys: folds, shots and seeds.
         episodes: of each.
         part: (p, n): only every n-th episode from p on.
         device: where the method runs; known once it is open.
     """
 
     evaluation: Evaluation
-    settings: list[RunKey]
+    run_keys: list[RunKey]
     episodes: int
     part: tuple[int, int]
     device: torch.device = torch.device("cpu")
@@ -74,7 +75,7 @@ class Job:
         place, parts = self.part
         wanted = {
             s: range(place, max(self.episodes, results.runs[s].wanted if s in results.runs else 0), parts)
-            for s in self.settings
+            for s in self.run_keys
         }
         done = sum(n in results.runs[s].rows for s, numbers in wanted.items() if s in results.runs for n in numbers)
         return sum(map(len, wanted.values())), done
@@ -91,7 +92,7 @@ class Job:
         """Adds every episode that the results lack; with `remember`, features of an image are made once."""
         limit = int(_REMEMBERED[self.device.type] * free_memory(self.device)) if remember else 0
         self.evaluation.run(
-            method, results, self.settings, self.episodes, self.device, batch, workers, self.part, on_batch, limit
+            method, results, self.run_keys, self.episodes, self.device, batch, workers, self.part, on_batch, limit
         )
 
 
@@ -123,10 +124,10 @@ def prepare(
     for fold in chosen:
         dataset.fold(fold)
     evaluation = Evaluation(dataset, protocol, split, progress)  # type: ignore[arg-type]
-    settings = [RunKey(fold, k, seed) for k in shots for fold in chosen for seed in protocol.seeds]
-    for setting in settings:
-        evaluation.sampler(setting)
-    return Job(evaluation, settings, episodes or protocol.episodes, part)
+    run_keys = [RunKey(fold, k, seed) for k in shots for fold in chosen for seed in protocol.seeds]
+    for run_key in run_keys:
+        evaluation.sampler(run_key)
+    return Job(evaluation, run_keys, episodes or protocol.episodes, part)
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -148,12 +149,12 @@ def draw_pictures(
     """Writes a page with the tables, and the best, median and worst episodes of each number of shots."""
     about = results.conditions["method"]
     sections = []
-    every = sorted({setting.shots for setting in results.runs})
+    every = sorted({run_key.shots for run_key in results.runs})
     for shots in every:
         ranked = _ranked(results, shots)
         last = len(ranked) - 1
         for name, target in (("Best", 0), ("Median", last // 2), ("Worst", last)):
-            blocks = [_block(job, method, setting, number, iou) for iou, setting, number, _ in _nearest(ranked, target, count)]
+            blocks = [_block(job, method, run_key, number, iou) for iou, run_key, number, _ in _nearest(ranked, target, count)]
             shown = f"{min(shots, _SHOTS_SHOWN)} of {shots} supports" if shots > _SHOTS_SHOWN else "support"
             text = f"From left to right: {shown} with the given mask (red), query with truth (blue), answer (green)."
             sections.append(Section(f"{name} of {counted(len(ranked), 'episode')}, {shots}-shot", text, blocks))
@@ -167,9 +168,9 @@ def draw_pictures(
 def _ranked(results: Results, shots: int) -> list[_Ranked]:
     """The episodes of one number of shots from best to worst."""
     found = [
-        (row.counts.iou, setting, number, row.query)
-        for setting, run in results.runs.items()
-        if setting.shots == shots
+        (row.counts.iou, run_key, number, row.query)
+        for run_key, run in results.runs.items()
+        if run_key.shots == shots
         for number, row in run.rows.items()
     ]
     return sorted(found, key=lambda item: (-item[0], item[1], item[2]))
@@ -183,15 +184,15 @@ def _nearest(ranked: Sequence[_Ranked], target: int, count: int) -> list[_Ranked
     return [ranked[place] for place in sorted(list(places.values())[:count])]
 
 
-def _block(job: Job, method: Method, setting: RunKey, number: int, iou: float) -> Block:
+def _block(job: Job, method: Method, run_key: RunKey, number: int, iou: float) -> Block:
     evaluation = job.evaluation
-    batch = evaluation.source(setting, job.device).load([number])
+    batch = evaluation.source(run_key, job.device).load([number])
     draw = batch.draws[0]
     mask = masks(in_one_step(method), batch, replace(evaluation.protocol, score="original"))[0]  # one query: no rim
     pool = evaluation.pool
     query = pool.image(draw.query)
     supports = [tile(pool.image(i), pool.label(i, draw.category) == 1, _SIDE, RED) for i in draw.supports[:_SHOTS_SHOWN]]
     name, key = evaluation.dataset.classes[draw.category], pool.keys[draw.query]
-    caption = f"{name}, {key}, IoU {iou:.2f} (fold {setting.fold}, episode {number})"
+    caption = f"{name}, {key}, IoU {iou:.2f} (fold {run_key.fold}, episode {number})"
     truth = batch.truths[0].cpu().numpy() == 1
     return Block([*supports, tile(query, truth, _SIDE, BLUE), tile(query, np.asarray(mask.cpu()), _SIDE, GREEN)], caption)

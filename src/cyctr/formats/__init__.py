@@ -26,7 +26,7 @@ def open_writer(
     instances: bool = False,
     polygons: bool = False,
 ) -> Writer:
-    """A writer of what is found in images. The folder is made when the first file is written.
+    """A writer of masks in one format. The folder is made when the first file is written.
 
     Args:
         format: one of `FORMATS`.

@@ -1,4 +1,4 @@
-"""Masks as one JSON in COCO's format, put together from a record of each image, so that a run may stop and go on."""
+"""Masks as one JSON in COCO's format, put together from a record of each image: a run may stop and go on."""
 
 import importlib
 import json
@@ -177,7 +177,7 @@ class CocoWriter:
         }
 
     def _document(self) -> Iterator[bytes]:
-        """annotations.json in pieces. Ids count from 1, the images by key, so that they tell nothing of the run's course."""
+        """annotations.json in pieces. Ids count from 1, the images by key: they do not depend on the order of the run."""
         categories = [{"id": number, "name": name, "supercategory": ""} for number, name in enumerate(self._classes, 1)]
         start = {"info": {"description": "Masks found by cyctr"}, "licenses": [], "categories": categories}
         yield json.dumps(start)[:-1].encode()

@@ -76,7 +76,7 @@ def rings(mask: NDArray[np.bool_]) -> list[Ring]:
 def simplify(ring: Ring, tolerance: float) -> Ring:
     """A ring with fewer of its corners (Douglas and Peucker): those left out are within `tolerance` pixels of its edges.
 
-    Where what is cut off and what is added come to more than 2 % of the area, as they would for a thin line or a speck,
+    Where the parts cut off and added come to more than 2 % of the area, as they would for a thin line or a speck,
     the tolerance is halved until they do not. Edges of very thin regions may come to cross.
     """
     if len(ring) <= _FEW:

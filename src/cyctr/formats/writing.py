@@ -151,7 +151,7 @@ def is_there(folder: Path, name: str) -> bool:
 
 @dataclass(frozen=True)
 class Shared:
-    """A text that belongs to all images; it is written with the first, so that a later run with other classes is noticed.
+    """A text that belongs to all images; it is written with the first, which lets a later run with other classes be noticed.
 
     Attributes:
         folder: where.
@@ -190,7 +190,7 @@ class Shared:
 def file_names(classes: Sequence[str]) -> dict[str, str]:
     """For each class a part of a file's name: without dots, and apart even where capitals or accents do not count.
 
-    A name of letters, digits, spaces, `-` and `_` stands for itself. Others have what is odd replaced by `_`, and end in a
+    A name of letters, digits, spaces, `-` and `_` stands for itself. Others have odd characters replaced by `_`, and end in a
     mark of eight hexadecimal digits that is theirs whatever the other classes are.
     """
     alike = Counter(map(_folded, classes))

@@ -80,7 +80,7 @@ def _smaller(maps: Tensor, side: int) -> Tensor:
 
 
 def _around(maps: Tensor, radius: int) -> Tensor:
-    """The mean over a square around each place, zero beyond the rim: what is divided by its share is right there too."""
+    """The mean over a square around each place, zero beyond the rim; divided by the mean of ones it is right there too."""
     size = 2 * radius + 1
     rows = F.avg_pool2d(maps, (1, size), 1, (0, radius))
     return F.avg_pool2d(rows, (size, 1), 1, (radius, 0))

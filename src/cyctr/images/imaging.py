@@ -1,35 +1,21 @@
-"""Files and pixels -> arrays and back. Whatever is wrong with a file becomes a one-line DataError that names it.
-
-Pillow's plugins are called by name, not through `Image.open`: only these formats are ever parsed, and no warning
-about large images is raised, which worker threads could not silence safely.
-"""
+"""Files and pixels -> arrays and back. Whatever is wrong with a file becomes a one-line DataError that names it."""
 
 import ctypes
 import io
-import logging
 import math
-import stat
-import struct
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import cache
+from contextlib import suppress
 from pathlib import Path
-from typing import IO
 
 import numpy as np
-import PIL
 from numpy.typing import NDArray
 from PIL import Image
-from PIL.BmpImagePlugin import BmpImageFile
-from PIL.GifImagePlugin import GifImageFile
-from PIL.ImageFile import ImageFile
-from PIL.JpegImagePlugin import JpegImageFile
 from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
-from PIL.WebPImagePlugin import WebPImageFile
 
 from cyctr.errors import DataError
-from cyctr.limits import IMAGE_BYTES, IMAGE_PIXELS, JPEG_SIDE, check_bytes, check_image
+from cyctr.images.safe_open import SIDEWAYS, check_png, opened, orientation_of, reason, stored_size, upright
+from cyctr.limits import JPEG_SIDE, check_image
 from cyctr.storage import write_atomically
 
 EXTENSIONS: tuple[str, ...] = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff", ".gif")
@@ -54,18 +40,14 @@ UNREAD: tuple[str, ...] = (
 
 _LARGE = 2**24  # pixels of an image for which memory is returned to the system
 _STRIP = 2**20  # pixels that are converted at a time: whole images would be held several times
-_INFLATION = 1032  # bytes that deflate makes of one, at most
 # blocks so large that the C library returns them to the system: of smaller ones a thread would keep what an image has taken
 Image.core.set_block_size(2**26)  # type: ignore[attr-defined]
-
-_WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # tags of TIFF, and of EXIF, which is a TIFF without pixels
-_SIDEWAYS = (5, 6, 7, 8)
 
 
 def read_image(path: Path) -> NDArray[np.uint8]:
     """The picture as (H, W, 3) RGB: upright by its EXIF orientation, over white where transparent, the first frame only.
 
-    Grey of 16 bits is divided by 257, so that 65535 becomes 255. Colour profiles are not applied.
+    Grey of 16 bits is divided by 257: 65535 becomes 255. Colour profiles are not applied.
 
     Raises:
         DataError: the file is missing, damaged, too large, or holds numbers whose range nobody knows (float, 32 bits).
@@ -112,10 +94,10 @@ def image_values(image: Image.Image, name: str) -> NDArray[np.uint8]:
 
 
 def image_size(path: Path) -> tuple[int, int]:
-    """(height, width) of what `read_image` gives, from the header alone: the pixels may still turn out damaged."""
-    with _opened(path) as (image, orientation):
-        width, height = _stored_size(image)
-    return (width, height) if orientation in _SIDEWAYS else (height, width)
+    """(height, width) of what `read_image` gives, from the header only: the pixels may still be damaged."""
+    with opened(path) as (image, orientation):
+        width, height = stored_size(image)
+    return (width, height) if orientation in SIDEWAYS else (height, width)
 
 
 def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> dict[str, Path]:
@@ -123,7 +105,7 @@ def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> 
 
     Args:
         folder: where.
-        complain: told of two files of one name, of which the first is then kept; without it the first such pair is an error.
+        complain: told of two files of one name; the first is kept. Without it such a pair is an error.
     """
     try:
         visible = [path for path in sorted(folder.iterdir(), key=lambda path: path.name) if not path.name.startswith(".")]
@@ -144,7 +126,7 @@ def find_images(folder: Path, complain: Callable[[str], None] | None = None) -> 
 def release_memory(pixels: int) -> None:
     """Returns freed memory to the system, before work on an image of so many pixels, if they are many.
 
-    The C library of Linux keeps what is freed, in pieces too small for a large image. Other systems need no such call.
+    The C library of Linux keeps freed memory in pieces too small for a large image. Other systems need no such call.
     """
     if pixels > _LARGE:
         with suppress(OSError, AttributeError, TypeError):
@@ -213,15 +195,15 @@ _Convert = Callable[[Path | str, Image.Image], NDArray[np.uint8]]
 
 
 def _read(path: Path, convert: _Convert) -> NDArray[np.uint8]:
-    with _opened(path) as (image, orientation):
+    with opened(path) as (image, orientation):
         if isinstance(image, PngImageFile):
-            _check_png(path)
-        release_memory(math.prod(_stored_size(image)))
+            check_png(path)
+        release_memory(math.prod(stored_size(image)))
         pixels = convert(path, image)
         if isinstance(image, TiffImageFile):  # Pillow has turned these
             return pixels
     del image  # turning takes memory, too
-    return _upright(pixels, orientation)
+    return upright(pixels, orientation)
 
 
 def _of_pillow(image: Image.Image, name: str, convert: _Convert) -> NDArray[np.uint8]:
@@ -234,158 +216,11 @@ def _of_pillow(image: Image.Image, name: str, convert: _Convert) -> NDArray[np.u
     except DataError:
         raise
     except Exception as error:  # a file that is closed or damaged, a mode that Pillow does not convert
-        raise DataError(f"{name}: cannot be read ({_reason(error)}); open it again, or give the path of its file") from error
+        raise DataError(f"{name}: cannot be read ({reason(error)}); open it again, or give the path of its file") from error
     exif = image.info.get("exif")
     if isinstance(image, TiffImageFile) or not isinstance(exif, bytes):
         return pixels
-    return _upright(pixels, _orientation(exif))
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[tuple[ImageFile, int]]:
-    """The image, its pixels yet to be decoded, and its EXIF orientation. What fails inside becomes a DataError."""
-    try:
-        status = path.stat()
-        if stat.S_ISDIR(status.st_mode):
-            raise DataError(f"{path}: is a folder; expected an image file")
-        if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for its writer
-            raise DataError(f"{path}: is not a regular file; expected an image file")
-        if status.st_size == 0:
-            raise DataError(f"{path}: holds 0 bytes; copy or download it again")
-        check_bytes(path, status.st_size, IMAGE_BYTES, "an image")
-        with path.open("rb") as file:
-            image, orientation = _identified(path, file)
-            width, height = _stored_size(image)
-            check_image(path, (height, width))
-            yield image, orientation
-    except DataError:
-        raise
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file; expected an image: check the path") from error
-    except Image.DecompressionBombError as error:
-        raise DataError(f"{path}: has too many pixels; expected at most {IMAGE_PIXELS}: make it smaller") from error
-    except Exception as error:  # Pillow's parsers meet damage with whatever they trip over
-        if isinstance(error, OSError) and error.errno is not None:  # the system's word; Pillow's own have no number
-            raise DataError(f"{path}: cannot be read ({error.strerror}); expected a readable image file") from error
-        raise DataError(f"{path}: damaged or cut short ({_reason(error)}); copy or download it again") from error
-
-
-def _reason(error: Exception) -> str:
-    return str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
-
-
-class _Jpeg(JpegImageFile):
-    def getexif(self) -> Image.Exif:
-        return Image.Exif()  # Pillow looks for the resolution in it, and warns where it is damaged, as it often is
-
-
-@cache
-def _quieten_libtiff() -> None:
-    """Stops libtiff from writing lines of its own on the screen; what it finds becomes an error of Pillow's as well."""
-    logging.getLogger("PIL").addHandler(logging.NullHandler())  # without any, Python shows what Pillow says beside its errors
-    packages = Path(PIL.__file__).parents[1]
-    for path in (*packages.glob("pillow.libs/libtiff*"), *packages.glob("PIL/.dylibs/libtiff*")):
-        with suppress(OSError, AttributeError):
-            library = ctypes.CDLL(str(path))  # the one that Pillow has loaded
-            for function in (library.TIFFSetErrorHandler, library.TIFFSetWarningHandler):
-                function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_void_p
-                function(None)
-
-
-class _Tiff(TiffImageFile):
-    def getexif(self) -> Image.Exif:
-        """The orientation alone: what Pillow turns the image by, nothing that could be damaged, no XMP."""
-        exif = Image.Exif()
-        exif[_ORIENTATION] = self.tag_v2.get(_ORIENTATION, 1)
-        return exif
-
-    def load_prepare(self) -> None:
-        self.im = Image.new(self.mode, _stored_size(self), None).im  # Pillow, making it, warns of large images
-        super().load_prepare()
-
-
-_SIGNATURES: dict[bytes, type[ImageFile]] = {
-    b"\xff\xd8\xff": _Jpeg,
-    b"\x89PNG\r\n\x1a\n": PngImageFile,
-    b"RIFF": WebPImageFile,
-    b"BM": BmpImageFile,
-    b"II*\0": _Tiff,
-    b"MM\0*": _Tiff,
-    b"II+\0": _Tiff,  # of more than 4 GB
-    b"MM\0+": _Tiff,
-    b"GIF87a": GifImageFile,
-    b"GIF89a": GifImageFile,
-}
-
-
-def _identified(path: Path, file: IO[bytes]) -> tuple[ImageFile, int]:
-    start = file.read(8)
-    reader = next((reader for signature, reader in _SIGNATURES.items() if start.startswith(signature)), None)
-    if reader is None:
-        raise DataError(f"{path}: is not a JPEG, PNG, WebP, BMP, TIFF or GIF image, whatever its name; convert it to one")
-    exif = _png_exif(file) if reader is PngImageFile else None
-    if reader is _Tiff:
-        _quieten_libtiff()
-    file.seek(0)
-    image = reader(file)
-    if isinstance(image, TiffImageFile):
-        return image, image.tag_v2.get(_ORIENTATION, 1)
-    return image, _orientation(image.info.get("exif", b"") if exif is None else exif)
-
-
-def _stored_size(image: ImageFile) -> tuple[int, int]:
-    """(width, height) before any turn. Pillow's versions disagree on whether a TIFF's `size` is that."""
-    if isinstance(image, TiffImageFile):
-        return image.tag_v2[_WIDTH], image.tag_v2[_HEIGHT]
-    return image.size
-
-
-def _png_exif(file: IO[bytes]) -> bytes:
-    """The EXIF block of a PNG, which may come after the pixels: Pillow finds it there only once they are decoded."""
-    file.seek(8)
-    while len(header := file.read(8)) == 8:
-        length, kind = struct.unpack(">I4s", header)
-        if kind == b"eXIf":
-            return file.read(length)
-        file.seek(length + 4, io.SEEK_CUR)  # and its checksum
-    return b""
-
-
-def _check_png(path: Path) -> None:
-    """Raises DataError for a PNG whose header promises more than its file can hold: decoding would make room for all of it."""
-    with path.open("rb") as file:
-        width, height, depth, colour = struct.unpack(">IIBB", file.read(26)[16:])
-    size = path.stat().st_size
-    row = -(-width * depth * {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] // 8)
-    if row * height > _INFLATION * size:
-        raise DataError(f"{path}: damaged or cut short ({height} x {width} pixels in {size} bytes); copy or download it again")
-
-
-def _orientation(exif: bytes) -> int:
-    """What an EXIF block says of how the camera was held, 1 to 8; 1 where it says nothing or is damaged."""
-    exif = exif.removeprefix(b"Exif\0\0").removeprefix(b"Exif\0\0")  # some writers repeat it
-    order = {b"II": "<", b"MM": ">"}.get(exif[:2])
-    if order is None:
-        return 1
-    try:
-        (start,) = struct.unpack_from(f"{order}I", exif, 4)
-        (count,) = struct.unpack_from(f"{order}H", exif, start)
-        for entry in range(start + 2, start + 2 + 12 * count, 12):
-            tag, kind, _, value = struct.unpack_from(f"{order}HHIH", exif, entry)
-            if tag == _ORIENTATION and kind == 3:  # an unsigned short
-                return int(value)
-    except struct.error:
-        pass
-    return 1
-
-
-def _upright(pixels: NDArray[np.uint8], orientation: int) -> NDArray[np.uint8]:
-    """Turns stored pixels the way they are to be seen."""
-    if orientation in _SIDEWAYS:
-        pixels = pixels.swapaxes(0, 1)
-    rows = -1 if orientation in (3, 4, 7, 8) else 1
-    columns = -1 if orientation in (2, 3, 6, 7) else 1
-    return np.ascontiguousarray(pixels[::rows, ::columns])
+    return upright(pixels, orientation_of(exif))
 
 
 def _strips(image: Image.Image) -> Iterator[tuple[slice, Image.Image]]:

@@ -21,8 +21,9 @@ from cyctr.inference.matching import WEIGHT
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.segmenter import Segmenter
 from cyctr.inference.supports.encoded import EncodedSupport
+from cyctr.methods.base import ExplainsItself, Explanation, TokenState
 from cyctr.storage import write_atomically
-from cyctr.types import CycleState, Explanation, Pixels
+from cyctr.types import Pixels
 from cyctr.visual.contact import Block
 from cyctr.visual.draw import GREEN, INK, MUTED, PAPER, RED, cycle_map, heat, majority_state, overlay, to_pixels
 from cyctr.visual.page import Section, page
@@ -130,11 +131,12 @@ def explain(
     fitted, ready = fit_image(planes(pixels), config), support.to(network.device)
     with network.precision():
         padding = padding_of([size], config, network.device)
-        query = network.model.encode_query(fitted[None].to(network.device), padding)
-        prediction = network.model.answer(query, ready.encoded, explain=True)
-    explanation = prediction.explanation
-    assert explanation is not None
-    if not explanation.cross:
+        query = network.prepared(fitted[None].to(network.device))
+        prediction, _ = network.predicted(query, ready, padding, explain=True)
+    explanation = network.model.explanation(prediction) if isinstance(network.model, ExplainsItself) else None
+    if explanation is None:
+        raise ConfigError(f"{segmenter.name} is of {type(network.model).__name__}, which does not explain itself")
+    if explanation.state is None:
         raise ConfigError("this network attends to no support tokens; expected encoder.cross 'cycle' or 'vanilla'")
     height, width = content_size(size, config)
     seen = to_pixels(fitted)[:height, :width]
@@ -148,7 +150,7 @@ def explain(
         for values in (prediction.probability, said, network.matched(prediction, ready))
     )
     assert learned is not None and blended is not None
-    grid = Grid(explanation.stride, explanation.alignment, explanation.offset)
+    grid = network.model.backbone.grid
     if at is None:
         row, column = divmod(int(blended.argmax()), width)
     else:
@@ -164,13 +166,13 @@ def explain(
         Picture("prior map", "likeness to the support before any learning", heat(prior)),
     ]
     lines = [tuple(answer), *(_of_shot(support, shot, explanation, grid, (row, column)) for shot in range(support.shots))]
-    state = explanation.cross[-1].state[0]
+    state = explanation.state[0]
     used = explanation.valid[0]
     consistent = tuple(
         float((state == kept)[:, used & mine].float().mean()) if bool((used & mine).any()) else 0.0
         for kept, mine in (
-            (CycleState.CONSISTENT_FOREGROUND, support.encoded.is_foreground[0].to(used.device)),
-            (CycleState.CONSISTENT_BACKGROUND, ~support.encoded.is_foreground[0].to(used.device)),
+            (TokenState.CONSISTENT_FOREGROUND, explanation.is_foreground[0]),
+            (TokenState.CONSISTENT_BACKGROUND, ~explanation.is_foreground[0]),
         )
     )
     title = (
@@ -199,7 +201,8 @@ def _of_shot(
     cell = _cell(grid, place, (explanation.prior.shape[-2], explanation.prior.shape[-1]))
     weight = explanation.attention(*cell).mean(1)[0]  # (N,) mean over heads
     shown = (weight / weight.max().clamp_min(1e-12))[own].sqrt().float().cpu().numpy()
-    state = majority_state(explanation.cross[-1].state[0])[own]
+    assert explanation.state is not None
+    state = majority_state(explanation.state[0])[own]
     goes = f"{100 * float(weight[own].sum()):.0f} % of it goes to this image"
     return (
         Picture(f"support {shot + 1}", "what was marked", overlay(image, (label == 1).numpy()[:height, :width], RED)),

@@ -8,7 +8,7 @@ object. Here each class gets the same say, whatever its number of tokens.
 import torch
 from torch import Tensor
 
-from cyctr.types import Support
+from cyctr.methods.base import Matching
 
 WEIGHT = 0.5
 """Of plain matching in the answer. `experiments/photos.py`: the best for supports that the network knows well or badly."""
@@ -18,7 +18,7 @@ EXPECTED = 0.25
 _LEAST = 1e-6  # a share that is no smaller, nor closer to one
 
 
-def balanced(share: Tensor, support: Support, expected: float = EXPECTED) -> Tensor:
+def balanced(share: Tensor, support: Matching, expected: float = EXPECTED) -> Tensor:
     """Shares of foreground as they were if the tokens of each class had one vote together.
 
     The odds of a share are a sum over foreground tokens by a sum over background tokens. Divided by how many there are, they

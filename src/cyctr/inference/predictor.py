@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,11 +14,12 @@ from cyctr.devices import choose_device, half_pays
 from cyctr.errors import ConfigError
 from cyctr.images.geometry import fit_image, fit_label, planes
 from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, resemblance
+from cyctr.inference.likeness import likeness_map, mean_foreground
 from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.inference.tiles import Window
-from cyctr.methods.cyctr import CyCTR
-from cyctr.types import IGNORE, Pixels, Prediction, Support
+from cyctr.methods.base import LimitsSupport, MatchesPlainly, Method
+from cyctr.types import Features, Pixels, Prediction
 
 
 class Answer(NamedTuple):
@@ -36,7 +37,7 @@ class Answer(NamedTuple):
 class Predictor:
     """A network for inference; it cannot be trained any more."""
 
-    def __init__(self, model: CyCTR, size: int, device: str | torch.device, precision: str) -> None:
+    def __init__(self, model: Method[Any], size: int, device: str | torch.device, precision: str) -> None:
         """Moves the network to its device and makes it fast; arguments as of `Segmenter`."""
         if precision not in ("auto", "float32", "bfloat16"):
             raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
@@ -59,18 +60,22 @@ class Predictor:
         return fit_image(planes(pixels[window.slices]), self.input), fit_label(part, self.input)
 
     @torch.inference_mode()
-    def encode(self, images: Tensor, labels: Tensor, closer: int) -> Support:
-        """What the network makes of labelled images.
+    def encode(self, images: Tensor, labels: Tensor, closer: int) -> tuple[Any, Tensor]:
+        """What the method makes of labelled images, and (1, C) the mean foreground of their deepest features.
 
         Args:
             images: (K + closer, 3, S, S) uint8.
             labels: (K + closer, S, S) uint8.
             closer: how many of the images, the last ones, are closer looks at others.
         """
-        sampled = self.model.config.sampling.tokens_per_shot * (len(images) - closer)  # as many as without the closer looks
+        model, own = self.model, labels[None].to(self.device)
         with self.precision():
-            queries = self.model.encode_query(images.to(self.device), (labels == IGNORE).to(self.device))
-            return self.model.label(queries, labels[None].to(self.device), None, max(2, sampled // len(images)))
+            features = model.backbone(images.to(self.device))
+            if isinstance(model, LimitsSupport):  # no larger than without the closer looks
+                encoded = model.encode_within(features, own, len(images) - closer)
+            else:
+                encoded = model.encode_support(features, own)
+            return encoded, mean_foreground(features, own, model.backbone.grid)
 
     def answers(
         self, inputs: Tensor, padding: Tensor, supports: Iterable[EncodedSupport], votes: float | None
@@ -84,12 +89,23 @@ class Predictor:
             votes: weight of plain matching; None is the usual one.
         """
         with self.precision():
-            query = self.model.encode_query(inputs, padding)
-            predictions = [(self.model.answer(query, support.encoded), support) for support in supports]
-        for prediction, support in predictions:
-            assert prediction.similarity is not None
-            likeness = resemblance(prediction.probability, prediction.similarity, ~padding)
+            query = self.prepared(inputs)
+            predictions = [(*self.predicted(query, support, padding), support) for support in supports]
+        for prediction, similarity, support in predictions:
+            likeness = resemblance(prediction.probability, similarity, ~padding)
             yield Answer(self.blended(prediction, support, votes), likeness)
+
+    def prepared(self, inputs: Tensor) -> Features:
+        """What no support changes of (B, 3, S, S) views."""
+        return self.model.prepare(self.model.backbone(inputs))
+
+    def predicted(
+        self, query: Features, support: EncodedSupport, padding: Tensor, explain: bool = False
+    ) -> tuple[Prediction, Tensor]:
+        """The method's own answer, and (B, S, S) how like the class each place is, by features that nothing was learned for."""
+        size = (padding.shape[-2], padding.shape[-1])
+        prediction = self.model.predict(query, support.encoded, size, padding, explain)
+        return prediction, likeness_map(query, support.mean_foreground, self.model.backbone.grid, size)
 
     def blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None = None) -> Tensor:
         """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
@@ -98,19 +114,20 @@ class Predictor:
         return prediction.probability if plain is None else torch.lerp(prediction.probability, plain, weight)
 
     def matched(self, prediction: Prediction, support: EncodedSupport) -> Tensor | None:
-        """(B, S, S) what the support's tokens say by themselves, in plain matching; None for a network without votes."""
-        if prediction.votes is None:
+        """(B, S, S) what the support's tokens say by themselves, in plain matching; None for a method without it."""
+        found = self.model.matching(prediction, support.encoded) if isinstance(self.model, MatchesPlainly) else None
+        if found is None:
             return None
         size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
-        shares = balanced(prediction.votes, support.encoded).mean(1, keepdim=True)  # (B, 1, h, w)
+        shares = balanced(found.votes, found).mean(1, keepdim=True)  # (B, 1, h, w)
         return self.model.backbone.grid.upsample(shares, size)[:, 0]
 
 
-def _digest(model: CyCTR) -> str:
-    """A checksum by which a support knows its network; the head that only training uses may be missing from a checkpoint."""
+def _digest(model: Method[Any]) -> str:
+    """A checksum by which a support knows its network; what only training uses may be missing from a checkpoint."""
     total = hashlib.sha256(repr(model.config).encode())
     for name, value in sorted(model.state_dict().items()):
-        if name.startswith("auxiliary."):
+        if name.startswith(model.training_only):
             continue
         total.update(name.encode())
         total.update(np.ascontiguousarray(value.detach().cpu().float().numpy()).tobytes())

@@ -6,6 +6,7 @@
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,10 @@ from cyctr.inference.reading_ahead import Read, Unreadable, in_chunks
 from cyctr.inference.result import ImageResult, Segmentation
 from cyctr.inference.segment_options import SegmentOptions, check_tile
 from cyctr.inference.supports.encoded import EncodedSupport, read_support
+from cyctr.inference.supports.encoding import encode_labelled
+from cyctr.inference.supports.reading import LabelledClasses
 from cyctr.inference.tiles import around, closer
-from cyctr.methods.cyctr import CyCTR
+from cyctr.methods.base import Method
 from cyctr.types import Pixels
 
 _MOST_TOGETHER = 32  # images on a GPU: more gain little
@@ -46,12 +49,17 @@ class Segmenter:
     """
 
     def __init__(
-        self, model: CyCTR, size: int = 473, device: str | torch.device = "auto", precision: str = "auto", name: str = "network"
+        self,
+        model: Method[Any],
+        size: int = 473,
+        device: str | torch.device = "auto",
+        precision: str = "auto",
+        name: str = "network",
     ) -> None:
         """Prepares a network for inference; it cannot be trained any more.
 
         Args:
-            model: a trained network.
+            model: a trained network, of any method.
             size: height and width of what it sees; best what it was trained on.
             device: "auto" takes a GPU where there is one.
             precision: "auto" is bfloat16 on a GPU and on a CPU that has it, float32 elsewhere; or "float32", "bfloat16".
@@ -132,6 +140,22 @@ class Segmenter:
         seen, labels = (torch.stack(parts) for parts in zip(*whole, *looks, strict=True))
         return self._encoded(name, seen, labels, tile, len(looks))
 
+    def encode_supports(
+        self, found: LabelledClasses, *, tile: int | None = None, complain: Callable[[str], None] | None = None
+    ) -> dict[str, EncodedSupport]:
+        """Learns every class that `read_supports` has found, by name.
+
+        Args:
+            found: what `read_supports` gives.
+            tile: as in `encode_support`.
+            complain: told of each labelled image that cannot be read any more, and is left out; by default a warning.
+        """
+        told = complain or partial(warnings.warn, stacklevel=2)
+        return {
+            name: self.load_support(given) if isinstance(given, Path) else encode_labelled(self, name, given, tile, told)
+            for name, given in found.classes.items()
+        }
+
     def load_support(self, path: str | Path) -> EncodedSupport:
         """The support of a file that `EncodedSupport.save` wrote, encoded for this network."""
         stored = read_support(path)
@@ -195,7 +219,7 @@ class Segmenter:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it again")
 
     def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None, closer: int) -> EncodedSupport:
-        return EncodedSupport(name, images, labels, self.network.encode(images, labels, closer), self.digest, tile, closer)
+        return EncodedSupport(name, images, labels, *self.network.encode(images, labels, closer), self.digest, tile, closer)
 
     def _together(self, supports: Collection[EncodedSupport], options: SegmentOptions) -> int:
         """How many images to look at together, as suits the device."""

@@ -1,4 +1,4 @@
-"""Which parts of an image are looked at, and how what is seen there becomes one map without seams."""
+"""Which windows of an image are looked at, and how their maps become one without seams."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -73,7 +73,7 @@ def around(label: NDArray[np.uint8], side: int | None) -> Window:
 
 
 def closer(marked: NDArray[np.bool_], most: float) -> Window | None:
-    """A window around what is marked, with as much again of what surrounds it; none where it would hardly be smaller.
+    """A window around the marked object and as much of its surroundings; None where it would hardly be smaller.
 
     Args:
         marked: (H, W).
@@ -102,13 +102,13 @@ def _sums(values: NDArray[np.int32], side: int) -> NDArray[np.int32]:
 
 
 def _to_the_middle(marked: NDArray[np.bool_]) -> int:
-    """How far a stretch must move to have what is marked in its middle; by no more than keeps all of it inside."""
+    """How far a stretch must move to have the marked object in its middle, but no further than the image allows."""
     places = np.flatnonzero(marked)
     return int(places[0] + places[-1] + 1 - len(marked)) // 2 if len(places) else 0
 
 
 class Canvas:
-    """The weighted mean of maps laid over an image; a window counts less towards its border, so that no seam shows.
+    """The weighted mean of maps laid over an image; a window counts less towards its border, which hides the seams.
 
     Args:
         size: height and width of the image.

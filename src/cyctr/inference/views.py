@@ -1,4 +1,4 @@
-"""What is looked at of an image: all of it or a window, as it is or mirrored, at one size or several."""
+"""The views of an image that the network sees: whole or a window, as it is or mirrored, at one size or several."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -33,7 +33,7 @@ class View(NamedTuple):
         return self.window.height, self.window.width
 
     def pixels(self, image: Pixels, device: torch.device) -> Tensor:
-        """(3, height, width) uint8 of what is looked at, on a device."""
+        """(3, height, width) uint8 of the view, on a device."""
         part = image[self.window.slices]
         large = len(strips(self.window)) > 1  # then a copy takes much memory
         shown = (torch.from_numpy(part).permute(2, 0, 1) if large else planes(part)).to(device)

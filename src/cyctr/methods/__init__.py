@@ -1,5 +1,1 @@
-"""Other ways to answer an Episode, measured in the same harness."""
-
-from cyctr.methods.references import REFERENCES, check_reference, reference
-
-__all__ = ["REFERENCES", "check_reference", "reference"]
+"""Features and labels -> logits: one folder for each method. `base.py` says what a method is, `table.py` which there are."""

@@ -1,10 +1,11 @@
-"""The contract: what every method is, what some can do beside it, and the one table of their names."""
+"""The contract: what every method is, and what some can do beside it."""
 
 import importlib
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import IntEnum
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 import torch
@@ -12,18 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cyctr.backbones.backbone import Backbone
+from cyctr.config import Recipe
 from cyctr.errors import ConfigError, DataError
+from cyctr.methods.table import METHODS
 from cyctr.types import IGNORE, Episode, Features, Prediction
 
 S = TypeVar("S")
 """A method's own value of an encoded support."""
 Size = tuple[int, int]
 """Height and width, in pixels."""
-
-METHODS = {
-    "cyctr": "cyctr.methods.cyctr:CyCTR",
-}
-"""The methods that come with the package: name, and where its class is."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,23 +55,55 @@ class Losses:
         return self.each.mean()
 
 
+@dataclass(frozen=True)
+class ParameterCount:
+    """Trained parameters: all, and those that an answer needs."""
+
+    trained: int
+    used_at_test: int
+
+
+class TokenState(IntEnum):
+    """What became of a support token in the round trip through the query."""
+
+    UNUSED = 0
+    INCONSISTENT = 1
+    CONSISTENT_BACKGROUND = 2
+    CONSISTENT_FOREGROUND = 3
+
+
+@dataclass(frozen=True, eq=False)
+class Matching:
+    """What plain matching of support tokens finds in B queries.
+
+    Attributes:
+        votes: (B, n, h, w) in [0, 1], the share of foreground among the tokens that a cell resembles, by n kinds of features.
+        is_foreground: (B, N) bool, or (1, N) of one support for all.
+        valid: (B, N) bool, or (1, N): tokens that vote.
+    """
+
+    votes: Tensor
+    is_foreground: Tensor
+    valid: Tensor
+
+
 class Method(nn.Module, ABC, Generic[S]):
     """Backbone features and labels -> logits.
 
     A support is encoded once and serves any number of queries. Attributes of the class:
         name: for the table, checkpoints and results; a class outside the table is called "package.module:Class".
-        Config: a dataclass with the fields `model`, `loss`, `optimizer` and `training`; `model` has a field `backbone`.
-            Commands take their options from it, and checkpoints hold it.
-        presets: instances of `Config` by name; by default one, `Config()`.
+        Config: a dataclass that derives from `cyctr.config.Recipe`. Commands take their options from it, and checkpoints hold
+            it.
+        presets: instances of `Config` by name; where there are none, `Config()` is the only one, "usual".
         training_only: what the names of parameters begin with that an answer does not need.
 
     And of an instance:
         config: the `model` part of the `Config` it was built from.
-        backbone: built, with the feature levels that the config asks for.
+        backbone: built, with the feature levels that `config.backbone.taps` asks for. A frozen one stays so.
     """
 
     name: ClassVar[str]
-    Config: ClassVar[type[Any]]
+    Config: ClassVar[type[Any]] = Recipe
     presets: ClassVar[Mapping[str, Any]] = {}
     training_only: ClassVar[tuple[str, ...]] = ()
     backbone: Backbone
@@ -95,6 +125,10 @@ class Method(nn.Module, ABC, Generic[S]):
             seeds: (B,) int64, what is drawn by chance; by default the method's own.
         """
 
+    def prepare(self, query: Features) -> Features:
+        """What of B queries no support changes, for any number of `predict`; by default the features as they are."""
+        return query
+
     @abstractmethod
     def predict(
         self, query: Features, support: S, size: Size, padding: Tensor | None = None, explain: bool = False
@@ -102,7 +136,7 @@ class Method(nn.Module, ABC, Generic[S]):
         """Segments B queries, with the supports of as many episodes or that of one.
 
         Args:
-            query: features of B images.
+            query: features of B images, as the backbone or `prepare` gives them.
             support: from `encode_support`.
             size: (H, W) of the query images, and of the logits.
             padding: (B, H, W) bool, true beyond the image itself; None where nothing is padded.
@@ -128,6 +162,17 @@ class Method(nn.Module, ABC, Generic[S]):
         """Every trained parameter, once; groups have rates of their own where `optimizer` knows their names."""
         return {"convolutions": [value for value in self.parameters() if value.requires_grad]}
 
+    @classmethod
+    def least_size(cls, config: Any) -> int:
+        """How many numbers a checkpoint of this config holds at least: a damaged config is refused before it is built."""
+        return 0
+
+    def parameter_count(self) -> "ParameterCount":
+        """How many numbers training moves."""
+        trained = {name: value.numel() for name, value in self.named_parameters() if value.requires_grad}
+        used = sum(count for name, count in trained.items() if not name.startswith(self.training_only))
+        return ParameterCount(sum(trained.values()), used)
+
     def forward(self, episode: Episode, seeds: Tensor | None = None, explain: bool = False) -> Prediction:
         """Segments the queries of B episodes."""
         query = self.backbone(episode.query_images)
@@ -149,20 +194,25 @@ class Method(nn.Module, ABC, Generic[S]):
 
 
 @runtime_checkable
-class LikensPlaces(Protocol):
-    """A method that says how like the class each place is, by features that nothing was learned for: for the confidence."""
+class MatchesPlainly(Protocol):
+    """A method that also says what plain matching of support tokens finds, to be blended with its answer."""
 
-    def likeness(self, query: Features, support: Any, size: Size) -> Tensor:
-        """(B, H, W) a cosine in [-1, 1]."""
+    def matching(self, prediction: Prediction, support: Any) -> Matching | None:
+        """Of a prediction and the support it was made with; None where the config has no matching."""
         ...
 
 
 @runtime_checkable
-class MatchesPlainly(Protocol):
-    """A method that also says what plain matching of support tokens finds, to be blended with its answer."""
+class KnowsClasses(Protocol):
+    """A method that recognises training classes by a linear map of the backbone's features, which training fits last."""
 
-    def matched(self, prediction: Prediction, support: Any) -> Tensor | None:
-        """(B, H, W) probability of foreground; None where the config has no matching."""
+    @property
+    def known_classes(self) -> int:
+        """How many at most; 0 where the config wants none."""
+        ...
+
+    def knowing(self, rows: Tensor) -> dict[str, Tensor]:
+        """By its name, the tensor of the network that holds (classes, 1 + C) rows, of the constant one, then of all maps."""
         ...
 
 
@@ -176,23 +226,17 @@ class LimitsSupport(Protocol):
 
 
 class Explanation(Protocol):
-    """What pictures need of a prediction, where B is one.
-
-    Attributes:
-        prior: (B, h, w) likeness to the support before any learning, in [0, 1].
-        index: (B, N) int64, the place of each support token in K * h * w of the support.
-        valid: (B, N) bool, the tokens that are attended to.
-        support_grid: (h, w) of the support features.
-    """
+    """What pictures need of a prediction."""
 
     @property
-    def prior(self) -> Tensor: ...
+    def prior(self) -> Tensor:
+        """(B, h, w) likeness to the support before any learning, in [0, 1]."""
+        ...
+
     @property
-    def index(self) -> Tensor: ...
-    @property
-    def valid(self) -> Tensor: ...
-    @property
-    def support_grid(self) -> Size: ...
+    def index(self) -> Tensor:
+        """(B, N) int64, the place of each support token in K * h * w of the support."""
+        ...
 
     @property
     def is_foreground(self) -> Tensor:
@@ -200,8 +244,18 @@ class Explanation(Protocol):
         ...
 
     @property
-    def returned(self) -> Tensor | None:
-        """(B, heads, N) bool: tokens whose round trip through the query ends at their class; None without attention."""
+    def valid(self) -> Tensor:
+        """(B, N) bool, the tokens that are attended to."""
+        ...
+
+    @property
+    def support_grid(self) -> Size:
+        """(h, w) of the support features."""
+        ...
+
+    @property
+    def state(self) -> Tensor | None:
+        """(B, heads, N) uint8 of `TokenState`; None where the config has no attention over tokens."""
         ...
 
     def attention(self, row: int, column: int) -> Tensor:
@@ -214,7 +268,7 @@ class ExplainsItself(Protocol):
     """A method whose predictions can be drawn."""
 
     def explanation(self, prediction: Prediction) -> Explanation | None:
-        """Of a prediction that was made with `explain`."""
+        """Of a prediction that was made with `explain`; None for others."""
         ...
 
 
@@ -224,7 +278,7 @@ def find_method(name: str) -> type[Method[Any]]:
     Raises:
         ConfigError: there is none of that name, or it lacks a part of the contract.
     """
-    place = METHODS.get(name, name)
+    place = METHODS[name].kind if name in METHODS else name
     module, colon, kind = place.partition(":")
     if not (module and colon and kind):
         raise ConfigError(f"method is {name!r}; expected one of {', '.join(METHODS)}, or package.module:Class of your own")
@@ -249,17 +303,13 @@ def check_method(kind: object) -> type[Method[Any]]:
     if not (inspect.isclass(kind) and issubclass(kind, Method)):
         raise ConfigError(f"{name} is no method; expected a class that derives from cyctr.methods.base.Method")
     missing = sorted(getattr(kind, "__abstractmethods__", ()))
-    missing += [part for part in ("name", "Config") if not hasattr(kind, part)]
+    missing += [part for part in ("name",) if not hasattr(kind, part)]
     if missing:
         raise ConfigError(
             f"{name} does not fulfil the contract of a method: it lacks {', '.join(missing)}; add what is missing"
         )
-    parts = [item.name for item in fields(kind.Config)] if is_dataclass(kind.Config) else []
-    missing = [part for part in ("model", "loss", "optimizer", "training") if part not in parts]
-    if missing:
-        raise ConfigError(
-            f"{name}.Config lacks {', '.join(missing)}; expected a dataclass that derives from cyctr.config.Recipe"
-        )
+    if not (inspect.isclass(kind.Config) and issubclass(kind.Config, Recipe)):
+        raise ConfigError(f"{name}.Config is no recipe; expected a dataclass that derives from cyctr.config.Recipe")
     return kind
 
 
@@ -289,5 +339,15 @@ def known_labels(episode: Episode) -> Tensor:
 
 
 def moved(value: Any, device: torch.device) -> Any:
-    """An encoded support on a device, whatever it is made of."""
-    return torch.utils._pytree.tree_map_only(Tensor, lambda tensor: tensor.to(device), value)
+    """An encoded support on a device: tensors, and dataclasses, tuples, lists and dictionaries of them."""
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{item.name: moved(getattr(value, item.name), device) for item in fields(value) if item.init})
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(moved(part, device) for part in value))
+    if isinstance(value, list | tuple):
+        return type(value)(moved(part, device) for part in value)
+    if isinstance(value, Mapping):
+        return {name: moved(part, device) for name, part in value.items()}
+    return value

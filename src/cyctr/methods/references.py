@@ -1,20 +1,26 @@
 """References that learn nothing: what a frozen backbone, or no image at all, scores by itself."""
 
+from dataclasses import dataclass
+from typing import Literal, Self
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.weights import load_backbone
-from cyctr.config import BackboneConfig
+from cyctr.config import BackboneConfig, BackboneOnly, Recipe, setting
+from cyctr.config.fields import require_choice
 from cyctr.errors import ConfigError
-from cyctr.methods.cyctr.pooling import masked_average
-from cyctr.methods.cyctr.prior import prior_map, support_vectors
+from cyctr.methods.base import Method, Size
+from cyctr.methods.parts.pooling import masked_average
+from cyctr.methods.parts.prior import prior_map, support_vectors
 from cyctr.types import Episode, Features, Prediction
 
 PRIOR_THRESHOLD = 0.4
 """Of 0.3, 0.4, ..., 0.9 the best on training classes (`docs/protocol.md`)."""
-PROTOTYPE_LEVEL = "high"
+Level = Literal["mid", "high"]
+PROTOTYPE_LEVEL: Level = "high"
 """Of middle and high features the better on training classes (`docs/protocol.md`)."""
 
 
@@ -32,61 +38,122 @@ class Constant(nn.Module):
         return Prediction(logits)
 
 
-class OnFeatures(nn.Module):
-    """A method that compares what a frozen backbone says of query and support."""
+@dataclass(frozen=True)
+class PriorConfig(BackboneOnly):
+    """Of the prior map above a threshold."""
 
-    def __init__(self, backbone: Backbone) -> None:
+    threshold: float = setting(PRIOR_THRESHOLD, "of the prior map, above which a place is foreground")
+
+
+@dataclass(frozen=True)
+class PriorRecipe(Recipe):
+    """Of the same; nothing of it learns."""
+
+    model: PriorConfig = PriorConfig()
+
+
+class PriorThreshold(Method[tuple[Tensor, Tensor]]):
+    """Foreground where the prior map exceeds a threshold. A support is vectors and which of them count."""
+
+    name = "prior"
+    Config = PriorRecipe
+
+    def __init__(self, config: PriorConfig, backbone: Backbone) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.config, self.backbone = config, backbone
 
-    def forward(self, episode: Episode) -> Prediction:
-        support = self.backbone(episode.support_images.flatten(0, 1))
-        return self.match(self.backbone(episode.query_images), support, episode)
+    @classmethod
+    def build(cls, config: PriorRecipe, backbone: Backbone) -> Self:
+        """The method on a backbone."""
+        return cls(config.model, backbone)
 
-    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
-        """As `forward`, with features that were made before; those of the support are (B * K, C, h, w)."""
-        raise NotImplementedError
+    @property
+    def threshold(self) -> float:
+        """Of the prior map."""
+        return self.config.threshold
+
+    def encode_support(self, features: Features, labels: Tensor, seeds: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(B, K, M, C) foreground vectors, and (B, K, M) which of them are some."""
+        maps, cells = _by_shot(features.maps[-1], self.backbone, labels)
+        return support_vectors(maps, cells == 1)
+
+    def predict(
+        self,
+        query: Features,
+        support: tuple[Tensor, Tensor],
+        size: Size,
+        padding: Tensor | None = None,
+        explain: bool = False,
+    ) -> Prediction:
+        """Compares the prior map with the threshold."""
+        prior = prior_map(query.maps[-1], *support)  # (B, h, w)
+        return _prediction(torch.stack([torch.full_like(prior, self.threshold), prior], 1), self.backbone, size)
 
 
-class PriorThreshold(OnFeatures):
-    """Foreground where the prior map exceeds a threshold."""
+@dataclass(frozen=True)
+class PrototypeConfig(BackboneOnly):
+    """Of the nearest prototype."""
 
-    def __init__(self, backbone: Backbone, threshold: float = PRIOR_THRESHOLD) -> None:
-        super().__init__(backbone)
-        self.threshold = threshold
+    level: Level = setting(PROTOTYPE_LEVEL, "which features are compared: the deepest, or the two before it joined")
 
-    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
-        features, cells = _by_shot(support.high, self.backbone, episode)
-        vectors, valid = support_vectors(features, cells == 1)
-        prior = prior_map(query.high, vectors, valid)  # (B, h, w)
-        return _prediction(torch.stack([torch.full_like(prior, self.threshold), prior], 1), self.backbone, episode)
+    def __post_init__(self) -> None:
+        require_choice("model.level", self.level, Level)
 
 
-class NearestPrototype(OnFeatures):
+@dataclass(frozen=True)
+class PrototypeRecipe(Recipe):
+    """Of the same; nothing of it learns."""
+
+    model: PrototypeConfig = PrototypeConfig()
+
+
+class NearestPrototype(Method[Tensor]):
     """Each cell goes to the nearer of two vectors, by cosine: the support's mean foreground and its mean background."""
 
-    def __init__(self, backbone: Backbone, level: str = PROTOTYPE_LEVEL) -> None:
-        super().__init__(backbone)
-        self.level = level
+    name = "prototype"
+    Config = PrototypeRecipe
 
-    def match(self, query: Features, support: Features, episode: Episode) -> Prediction:
-        of_support, of_query = (getattr(side, self.level).float() for side in (support, query))
-        features, cells = _by_shot(of_support, self.backbone, episode)
-        prototypes = torch.stack([masked_average(features, cells == kind) for kind in (0, 1)], 1)  # (B, 2, C)
+    def __init__(self, config: PrototypeConfig, backbone: Backbone) -> None:
+        super().__init__()
+        self.config, self.backbone = config, backbone
+
+    @classmethod
+    def build(cls, config: PrototypeRecipe, backbone: Backbone) -> Self:
+        """The method on a backbone."""
+        return cls(config.model, backbone)
+
+    @property
+    def level(self) -> Level:
+        """Which features are compared."""
+        return self.config.level
+
+    def encode_support(self, features: Features, labels: Tensor, seeds: Tensor | None = None) -> Tensor:
+        """(B, 2, C) the mean of background and of foreground."""
+        maps, cells = _by_shot(self._compared(features), self.backbone, labels)
+        return torch.stack([masked_average(maps, cells == kind) for kind in (0, 1)], 1)
+
+    def predict(
+        self, query: Features, support: Tensor, size: Size, padding: Tensor | None = None, explain: bool = False
+    ) -> Prediction:
+        """Compares each cell with both."""
+        of_query = self._compared(query)
         with torch.autocast(of_query.device.type, enabled=False):
-            cosine = torch.einsum("bpc,bchw->bphw", F.normalize(prototypes, dim=-1), F.normalize(of_query, dim=1))
-        return _prediction(cosine, self.backbone, episode)
+            cosine = torch.einsum("bpc,bchw->bphw", F.normalize(support, dim=-1), F.normalize(of_query, dim=1))
+        return _prediction(cosine, self.backbone, size)
+
+    def _compared(self, features: Features) -> Tensor:
+        """(B, C, h, w) float32."""
+        return (features.maps[-1] if self.level == "high" else torch.cat(features.maps[:-1], 1)).float()
 
 
-def _by_shot(maps: Tensor, backbone: Backbone, episode: Episode) -> tuple[Tensor, Tensor]:
+def _by_shot(maps: Tensor, backbone: Backbone, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(B, K, C, h, w) support features and (B, K, h, w) the label of each cell."""
-    shape = episode.support_labels.shape[:2]
-    cells = backbone.grid.cells(episode.support_labels.flatten(0, 1), (maps.shape[-2], maps.shape[-1]))
+    shape = labels.shape[:2]
+    cells = backbone.grid.cells(labels.flatten(0, 1), (maps.shape[-2], maps.shape[-1]))
     return maps.unflatten(0, shape), cells.unflatten(0, shape)
 
 
-def _prediction(logits: Tensor, backbone: Backbone, episode: Episode) -> Prediction:
-    size = (episode.query_images.shape[-2], episode.query_images.shape[-1])
+def _prediction(logits: Tensor, backbone: Backbone, size: Size) -> Prediction:
     return Prediction(backbone.grid.upsample(logits.float(), size))
 
 
@@ -105,8 +172,9 @@ def reference(name: str, backbone: BackboneConfig, device: torch.device) -> nn.M
         return Constant(kind == "foreground")
     built = load_backbone(backbone).to(device).accelerate()
     if kind == "prior":
-        return PriorThreshold(built, float(variant or PRIOR_THRESHOLD)).eval()
-    return NearestPrototype(built, variant or PROTOTYPE_LEVEL).eval()
+        return PriorThreshold(PriorConfig(backbone, float(variant or PRIOR_THRESHOLD)), built).eval()
+    level: Level = "mid" if variant == "mid" else "high"
+    return NearestPrototype(PrototypeConfig(backbone, level if variant else PROTOTYPE_LEVEL), built).eval()
 
 
 def check_reference(name: str) -> tuple[str, str]:

@@ -1,7 +1,7 @@
 """3x3 convolution by Winograd's minimal filtering, for the CPU: the same result from a fifth of the multiplications.
 
 A tile of 5x5 outputs needs 7x7 products instead of 9 * 25: inputs, kernel and products pass through small fixed
-matrices, and what remains is 49 matrix multiplications. A dilated convolution is the same on interleaved sub-grids.
+matrices, and the rest is 49 matrix multiplications. A dilated convolution is the same on interleaved sub-grids.
 """
 
 import math

@@ -5,18 +5,19 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from cyctr.config import Config, preset
 from cyctr.datasets.dataset import Dataset
-from cyctr.datasets.joined import ALL, fold_to_learn
+from cyctr.datasets.joined import ALL
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.evaluation.answering import with_weights
+from cyctr.methods.cyctr.config import Config, preset
 from cyctr.storage import alone
-from cyctr.training import loop as session
-from cyctr.training.loop import OnRecord
+from cyctr.training.loop import OnRecord, Trainer
+from cyctr.training.options import Options
+from cyctr.training.plan import plan_run
+from cyctr.training.run import prepare
 from cyctr.training.run_folder import LAST, RunFolder
-from cyctr.training.trainer import Options, Trainer, kept_options
 
 
 def train(
@@ -29,6 +30,7 @@ def train(
     weights: str | None = None,
     device: str = "auto",
     resume: bool = False,
+    force: bool = False,
     on_record: OnRecord | None = None,
     **options: Any,
 ) -> Path:
@@ -37,14 +39,16 @@ def train(
     Args:
         data: the folder of a dataset, or what `cyctr.datasets.opening.open_dataset` made of one.
         output: the run's folder.
-        fold: a number, or "all"; by default 0 where the dataset has test classes, else all.
+        fold: a number, or "all"; by default that of the run that is resumed; else 0 where the dataset has test
+            classes, and "all" where it has none.
         test_classes: of a folder of your own, those to leave for the test.
         config: the network and how it learns; by default `preset("best")`, or that of the run that is resumed.
         weights: of another backbone than the config's: a name of `cyctr weights list`, or "tiny".
         device: "auto", "cpu", "cuda" or "cuda:N".
         resume: go on with the run in the folder, on the same data and fold.
+        force: replace the run in the folder.
         on_record: told of each line of the metrics.
-        **options: fields of `training.trainer.Options`; `half` is true on a GPU unless it is given, and a run that is resumed
+        **options: fields of `training.options.Options`; `half` is true on a GPU unless it is given, and a run that is resumed
             keeps what changes its bits, or how it is validated.
 
     Where it is interrupted, what was last saved stays, and `resume=True` goes on from there.
@@ -57,8 +61,6 @@ def train(
     if fold == ALL and test_classes is not None:
         raise ConfigError("fold is 'all', which learns from every class, but test_classes keeps some; leave one of them out")
     folder, place = RunFolder(Path(output)), choose_device(device)
-    if folder.begun and not resume:
-        raise ConfigError(f"{output}: holds a run already; go on with resume=True, or choose another output")
     if config is None:
         config = folder.settings() if resume else preset("best")
     if weights is not None:
@@ -68,11 +70,10 @@ def train(
             raise ConfigError("test_classes is given, but the dataset is open already; give them to open_dataset")
     else:
         data = open_dataset(Path(data), test_classes=test_classes)
-    dataset, number = fold_to_learn(data, fold, kept=test_classes is not None)
-    kept = kept_options(folder.last_session(), place) if resume else {}
-    made = Options(**{"half": place.type == "cuda", **kept, **options})
+    keeps = test_classes is not None
+    plan = plan_run(config, data, folder, place, options, fold=fold, keeps=keeps, resume=resume, force=force)
     with alone(folder.path / ".run.lock", folder.path):
-        trainer = Trainer(config, dataset, number, folder, place, made, resume=resume)
+        trainer = Trainer(prepare(plan))
         trainer.begin()
-        session.run(trainer, on_record)
+        trainer.run(on_record)
     return folder.path / LAST

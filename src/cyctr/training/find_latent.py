@@ -46,7 +46,7 @@ def mine(
     cells, seen = [], 0
     batch = BATCH[backbone.mean.device.type]
     for pixels, labels, _ in whole_images(store, pairs, images, size, batch):
-        high = backbone(pixels).high
+        high = backbone(pixels).maps[-1]
         free = _inner(backbone.grid.cells(labels, (high.shape[-2], high.shape[-1]))).flatten(1)  # (B, hw)
         luck = random_bits(torch.arange(len(free), device=free.device) + seen, free.shape[1])
         chosen = torch.where(free, luck, -1).topk(min(_CELLS, free.shape[1])).indices  # (B, cells)
@@ -83,7 +83,7 @@ def _nothing() -> Regions:
 
 def _nearest(backbone: Backbone, pixels: Tensor, centres: Tensor) -> tuple[Tensor, Tensor]:
     """Of each place, int64 1 + the centre that it is most like, and how much more so than the next: (B, s, s) each."""
-    vectors = F.normalize(backbone(pixels).high.float(), dim=1)
+    vectors = F.normalize(backbone(pixels).maps[-1].float(), dim=1)
     with torch.autocast(vectors.device.type, enabled=False):
         likeness = F.avg_pool2d(torch.einsum("kc,bchw->bkhw", centres, vectors), 3, 1, 1)  # without specks
     places = backbone.grid.upsample(likeness, (pixels.shape[-2], pixels.shape[-1]))[..., ::_STEP, ::_STEP]

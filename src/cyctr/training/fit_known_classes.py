@@ -15,6 +15,7 @@ from cyctr.types import IGNORE
 _IMAGES = 400  # that are looked at
 _CELLS = 500  # of each
 _RIDGE = 0.1  # of the mean square of a feature
+OnBatch = Callable[[], None]
 _FIRST = 2  # the label of the first class: a cell that is labelled 1 has a meaning of its own
 
 
@@ -47,7 +48,7 @@ def fit_familiar(
     classes: Sequence[int],
     backbone: Backbone,
     size: int,
-    on_batch: Callable[[], None] | None = None,
+    on_batch: OnBatch | None = None,
 ) -> Tensor:
     """(classes, 1 + C) the weights of `Familiar` with which the labels of the images are met best.
 
@@ -61,7 +62,7 @@ def fit_familiar(
         on_batch: called before each batch of images.
     """
     rows = {number: place for place, number in enumerate(classes)}
-    width = 1 + backbone.mid_channels + backbone.high_channels
+    width = 1 + sum(backbone.channels)
     device = backbone.mean.device
     gram, target = torch.zeros(width, width, device=device), torch.zeros(width, len(rows), device=device)
     seen = 0
@@ -71,11 +72,11 @@ def fit_familiar(
         if on_batch is not None:
             on_batch()
         features = backbone(pixels)
-        cells = backbone.grid.cells(labels, (features.mid.shape[-2], features.mid.shape[-1])).flatten(1)  # (B, hw)
+        cells = backbone.grid.cells(labels, (features.maps[0].shape[-2], features.maps[0].shape[-1])).flatten(1)  # (B, hw)
         luck = random_bits(torch.arange(len(cells), device=device) + seen, cells.shape[1])
         luck = torch.where(cells == IGNORE, -1, luck)
         chosen = luck.topk(min(_CELLS, cells.shape[1]))
-        maps = torch.cat([features.mid, features.high], 1).flatten(2).transpose(1, 2).float()  # (B, hw, C)
+        maps = torch.cat(features.maps, 1).flatten(2).transpose(1, 2).float()  # (B, hw, C)
         picked = maps.gather(1, chosen.indices[..., None].expand(-1, -1, maps.shape[-1]))[chosen.values >= 0]  # (n, C)
         truth = cells.gather(1, chosen.indices)[chosen.values >= 0].long() - _FIRST
         with torch.autocast(device.type, enabled=False):

@@ -1,19 +1,24 @@
-"""The loop of a training run: step after step, and what it writes on the way."""
+"""The trainer: turns the parts of a run, step after step, and writes what comes of it."""
 
-import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
-from cyctr.episodes.sampler import Draw
+from cyctr.checkpoint import checkpoint_bytes
+from cyctr.episodes.image_store import ResidentStore
+from cyctr.episodes.training_batches import Groups
 from cyctr.errors import DataError, TrainingError
-from cyctr.training.run_folder import BEST, CURVES, Standing, kept_for_good, random_state
-from cyctr.training.trainer import Stopped, Trainer
-from cyctr.transfer import Fetching
+from cyctr.evaluation.answering import NetworkMethod
+from cyctr.methods.base import Losses
+from cyctr.training.metrics import Board, Metrics, NotFinite
+from cyctr.training.network import Network, network_to_test, recognised, recognises
+from cyctr.training.plan import advising_on_memory
+from cyctr.training.run import Parts
+from cyctr.training.run_folder import BEST, CURVES, LAST, kept_for_good
+from cyctr.training.state import Standing, changes, describe_session, random_state, torch_as_it_was
+from cyctr.training.validation import Stopped, score
 from cyctr.visual.curves import draw_curves
 from cyctr.words import counted
 
@@ -24,106 +29,165 @@ OnRecord = Callable[[dict[str, Any]], None]
 """Told of each line of the metrics."""
 OnStep = Callable[[int], None]
 """Told how many steps are done, after each."""
+Stop = Callable[[], bool]
+"""Asked after each step whether to end early, in good order."""
 
 
-def run(
-    trainer: Trainer,
-    on_record: OnRecord | None = None,
-    stop: Callable[[], bool] | None = None,
-    on_step: OnStep | None = None,
-) -> Outcome:
-    """Trains to the end of the schedule, unless time runs out or someone asks it to stop.
+class Trainer:
+    """A run that turns. Attributes that a caller may read: `step`, `validated` and `best` say how far it is."""
 
-    Args:
-        trainer: begun.
-        on_record: told of each line of the metrics, in the leading process.
-        stop: asked after each step whether to end early, in good order.
-        on_step: told how many steps are done.
-    """
-    if trainer.finished:
-        return "finished"
-    with (
-        torch.random.fork_rng([trainer.device] if trainer.device.type == "cuda" else []),
-        _deterministic(trainer.options.deterministic),
-    ):
-        return _Session(trainer, on_record, stop, on_step).run()
+    def __init__(self, parts: Parts) -> None:
+        self.parts = parts
+        self.plan = plan = parts.plan
+        self.config, self.options, self.world = plan.config, plan.options, plan.world
+        self.folder, self.device, self.fold = plan.folder, plan.device, plan.fold
+        self.model, self.encoder, self.episodes = parts.network, parts.encoder, parts.episodes
+        self.optimization, self.validation, self.dataset = parts.optimization, parts.validation, parts.dataset
+        self.step, self.validated, self.best = parts.start.standing
+        self.seconds, self.saved = parts.start.seconds, parts.start.saved
+        self._recorded = False
+        self._recognised: tuple[int, dict[str, Tensor]] | None = None  # with the step that it was made after
+        self._set_off(None, None, None)
 
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left to do, not even the last validation."""
+        return self.step == self.validated == self.config.training.steps
 
-@contextmanager
-def _deterministic(wanted: bool) -> Iterator[None]:
-    """Kernels that add up in a fixed order, where that is wanted."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(wanted or before)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(before)
+    @property
+    def resident(self) -> bool:
+        """Whether all images lie on the device."""
+        return isinstance(self.parts.store, ResidentStore)
 
+    @property
+    def changed(self) -> list[str]:
+        """What differs from the last session of a resumed run, and so changes the bits of the network."""
+        return changes(self.parts.start.sessions, self._session())
 
-class _Done(NamedTuple):
-    """A step, or a part of one, that was computed: what it saw, and what it lost, still on the device.
+    def begin(self) -> None:
+        """Says in the folder how the run is made, and makes it ready to go on; a finished run is left as it is."""
+        if self.world.leads and not self.finished:
+            if self.plan.replace:
+                self.folder.clear()
+            self.folder.tidy()
+            if not self.parts.start.sessions:
+                self._record_session()  # first: it makes the folder that of a run
+            self.folder.forget_after(self.step, self.validated)
+            if self.parts.latent is not None:
+                self.folder.save_regions(self.parts.latent.regions, self.parts.latent.digest)
 
-    Attributes:
-        step: its number, from 0 on.
-        draws: its groups.
-        means: (3,) total, main and auxiliary loss.
-        each: (E,) loss of each episode.
-    """
+    def run(self, on_record: OnRecord | None = None, stop: Stop | None = None, on_step: OnStep | None = None) -> Outcome:
+        """Trains to the end of the schedule, unless time runs out or someone asks it to stop.
 
-    step: int
-    draws: tuple[Draw, ...]
-    means: Tensor
-    each: Tensor
+        Where the data fail in the middle of a step, the steps before it are kept.
 
+        Args:
+            on_record: told of each line of the metrics, in the leading process.
+            stop: asked after each step.
+            on_step: told how many steps are done.
+        """
+        if self.finished:
+            return "finished"
+        with advising_on_memory(self.plan), torch_as_it_was(self.device, self.options.deterministic):
+            self._set_off(on_record, stop, on_step)
+            self._board = Board(self.parts)
+            try:
+                return self._train()
+            except DataError as error:
+                if not self.step or self.world.size > 1:  # the other processes know nothing of it
+                    raise
+                self._metrics.forget_from(self.step)
+                self._save()
+                done = counted(self.step * self.config.training.batch, "episode")
+                remedy = f"(the state after {done} is saved: mend this, and resume the run)"
+                raise DataError(f"{error} {remedy}", *error.options, "resume") from error
 
-class _Interval(NamedTuple):
-    """Steps of which a line of the metrics will tell.
+    def losses(self, groups: Groups, drawn: Hashable) -> Losses:
+        """What the network loses on groups of images; backward is the caller's."""
+        with self.plan.precision():
+            features = self.parts.encode(groups.images)
+            tensors = (groups.images, groups.labels, groups.padding, groups.roles, groups.seeds)
+            return self.parts.learn(self.model, features, *tensors, groups.rotated, drawn)
 
-    Attributes:
-        parts: of the steps, in this process.
-        losses: (processes, parts, 3 + E) their `means` and `each`, on their way to the host.
-        seconds: that training took.
-    """
+    def drawn(self, step: int) -> Hashable:
+        """What is drawn for a whole step, as a function of the seed and the step."""
+        return self.model.draw(self.config.training.seed, step, self.config.training.shots)
 
-    parts: list[_Done]
-    losses: Fetching
-    seconds: float
+    def method(self, on_batch: Callable[[], None] | None = None) -> NetworkMethod:
+        """The weights to test, ready to answer; training goes on beside them. Arguments as in `recognised`."""
+        network = self._network_to_test()
+        network.load_state_dict(self.recognised(network, on_batch), strict=False)
+        return NetworkMethod(network, self.device, self.options.half)
 
+    def recognised(self, tested: Network | None = None, on_batch: Callable[[], None] | None = None) -> dict[str, Tensor]:
+        """What recognises the training classes, fitted to the weights to test, by its name in the network.
 
-class _Session:
-    """The loop of one process, from the trainer's step to the end."""
+        Args:
+            tested: the network with the weights to test, where it is at hand; made here otherwise.
+            on_batch: called before each batch of the images that it is fitted to.
+        """
+        if not recognises(self.model):
+            return {}
+        if self._recognised is None or self._recognised[0] != self.step:
+            backbone = (tested or self._network_to_test()).backbone
+            size = self.config.training.augmentation.size
+            with self.plan.precision():
+                found = recognised(self.model, self.parts.store, self.parts.labelled, backbone, size, on_batch)
+            self._recognised = (self.step, found)
+        return self._recognised[1]
 
-    def __init__(
-        self, trainer: Trainer, on_record: OnRecord | None, stop: Callable[[], bool] | None, on_step: OnStep | None
-    ) -> None:
-        self.trainer, self.on_record, self.stop, self.on_step = trainer, on_record, stop, on_step
-        self.leads = trainer.world.leads
-        self.began = time.perf_counter()
-        self.saved = self.began
-        self.recent: list[_Done] = []  # of this interval
-        self.pending: _Interval | None = None  # the one before
-        self.interval = self.began
-        self.idle = 0.0  # seconds of this interval that were not training
-        self.asked, self.ask_at = (trainer.step, self.began), trainer.step + 1  # when that was last done, and when it is again
-        self.validate_at = self._every(trainer.options.validate_every or 0)
-        self.keep_at = self._every(trainer.options.keep_every)
-        self.board = _board(trainer) if self.leads else None
+    def validate(self, stop: Stop | None = None) -> dict[str, Any]:
+        """MIoU and FB-IoU of the weights to test, on classes that are not learned from.
 
-    def run(self) -> Outcome:
-        """Trains; where the data fail in the middle of a step, the steps before it are kept."""
-        trainer = self.trainer
-        try:
-            return self._train()
-        except DataError as error:
-            if not trainer.step or trainer.world.size > 1:  # the other processes know nothing of it
-                raise
-            self.recent = [done for done in self.recent if done.step < trainer.step]  # of the step it failed in are parts
-            self._save()
-            done = counted(trainer.step * trainer.config.training.batch, "episode")
-            raise DataError(f"{error} (the state after {done} is saved: mend this, and go on with --resume)") from error
+        Args:
+            stop: asked on the way whether to break it off.
+
+        Raises:
+            Stopped: it was.
+        """
+        assert self.validation is not None
+
+        def go_on() -> None:
+            if stop is not None and stop():
+                raise Stopped
+
+        return score(self.plan, self.validation, self.method(go_on), go_on)
+
+    def save(self, name: str = LAST, recognising: bool = True) -> None:
+        """Writes the network, ready for use.
+
+        Args:
+            name: of the file.
+            recognising: with what `recognised` gives; without, it is written sooner, and takes training classes for others.
+        """
+        weights = {**self.optimization.tested, **(self.recognised() if recognising else {})}
+        self.folder.write(name, checkpoint_bytes(self.model, self.config, weights, data=self.parts.data))
+
+    def _network_to_test(self) -> Network:
+        return network_to_test(self.model, self.config, self.encoder, self.optimization.tested)
+
+    def _session(self) -> dict[str, Any]:
+        return describe_session(self.device, self.options, self.world.size, self.plan.compiles)
+
+    def _record_session(self) -> None:
+        """Writes this session into the folder. A session that saves nothing is not recorded."""
+        if not self._recorded:
+            sessions = [*self.parts.start.sessions, self._session()]
+            self.folder.write_config({**self.plan.about, "sessions": sessions})
+            self._recorded = True
+
+    def _set_off(self, on_record: OnRecord | None, stop: Stop | None, on_step: OnStep | None) -> None:
+        """Starts the clocks."""
+        self._on_record, self._stop, self._on_step = on_record, stop, on_step
+        self._began = self._saved_at = time.perf_counter()
+        self._metrics = Metrics(self.parts, self._began)
+        self._board: Board | None = None
+        self._asked, self._ask_at = (self.step, self._began), self.step + 1  # when that was last done, and when it is again
+        self._validate_at = self._every(self.options.validate_every or 0)
+        self._keep_at = self._every(self.options.keep_every)
 
     def _train(self) -> Outcome:
-        self.trainer.model.train()
+        self.model.train()
         try:
             outcome = self._learn()
             self._save()
@@ -133,21 +197,20 @@ class _Session:
         except Stopped:
             self._save()
             outcome = "stopped"
-        if self.board is not None:
-            self.board.close()
+        if self._board is not None:
+            self._board.close()
         return outcome
 
     def _learn(self) -> Outcome:
         """Does all steps that are left, or some of them."""
-        trainer = self.trainer
         self._do_what_is_due()  # a run that was stopped after a step has left that undone
         for step in self._steps():
-            trainer.step = step + 1
-            if self.on_step is not None:
-                self.on_step(trainer.step)
-            if trainer.step == trainer.config.training.steps:
+            self.step = step + 1
+            if self._on_step is not None:
+                self._on_step(self.step)
+            if self.step == self.config.training.steps:
                 break
-            if trainer.step % _LOG_STEPS == 0:
+            if self.step % _LOG_STEPS == 0:
                 self._log()
             asked = self._ask()
             if asked in ("stopped", "time"):
@@ -157,226 +220,136 @@ class _Session:
 
     def _do_what_is_due(self, save: bool = False) -> None:
         """Validates, and keeps a checkpoint for good, after a step that asks for it."""
-        step = self.trainer.step
-        if step in self.validate_at:
+        if self.step in self._validate_at:
             self._validate()
-        if step in self.keep_at:
-            self._save(kept_for_good(step * self.trainer.config.training.batch))
+        if self.step in self._keep_at:
+            self._save(kept_for_good(self.step * self.config.training.batch))
         elif save:
             self._save()
 
     def _ask(self) -> Literal["stopped", "time", "save", ""]:
         """What the leading process wants to happen now, in all of them."""
-        trainer, world, now = self.trainer, self.trainer.world, time.perf_counter()
-        if trainer.step < self.ask_at:
+        world, now = self.world, time.perf_counter()
+        if self.step < self._ask_at:
             return ""
         wanted = (
-            self.stop is not None and self.stop(),
-            now - self.began > 60 * trainer.options.max_minutes,
-            now - self.saved > 60 * trainer.options.save_minutes,
+            self._stop is not None and self._stop(),
+            now - self._began > 60 * self.options.max_minutes,
+            now - self._saved_at > 60 * self.options.save_minutes,
         )
         first = wanted.index(True) if True in wanted else 3
         steps = 1
         if world.size > 1:  # asking costs a message: not after each step where they are short
-            step, before = self.asked
-            steps = int(world.agree(min(_LOG_STEPS, max(1, int(_ASKING * (trainer.step - step) / (now - before))))))
-        self.asked, self.ask_at = (trainer.step, now), trainer.step + steps
+            step, before = self._asked
+            steps = int(world.agree(min(_LOG_STEPS, max(1, int(_ASKING * (self.step - step) / (now - before))))))
+        self._asked, self._ask_at = (self.step, now), self.step + steps
         return ("stopped", "time", "save", "")[int(world.agree(first))]
 
     def _steps(self) -> Iterator[int]:
         """Does step after step, and gives the number of each that is done."""
-        trainer, training = self.trainer, self.trainer.config.training
-        pieces, world = trainer.options.accumulate, trainer.world
-        todo = range(trainer.step, training.steps)
-        feed = trainer.episodes.steps(todo, (world.rank, world.size), pieces)
+        training, pieces, world = self.config.training, self.options.accumulate, self.world
+        todo = range(self.step, training.steps)
+        feed = self.episodes.steps(todo, (world.rank, world.size), pieces)
         for step in todo:
-            random_state(training.seed, step * world.size + world.rank, trainer.device)
-            tokens = trainer.tokens(step)
+            random_state(training.seed, step * world.size + world.rank, self.device)
+            drawn = self.drawn(step)
             for _ in range(pieces):
                 groups = next(feed)
-                losses = trainer.losses(groups, tokens)
+                losses = self.losses(groups, drawn)
                 (losses.total / pieces).backward()
-                means = torch.stack([losses.total, losses.main, losses.auxiliary])
-                self.recent.append(_Done(step, groups.draws, means.detach(), losses.each.detach()))
-            world.average(trainer.optimization.weights.values())
-            trainer.optimization.step(step)
+                self._metrics.add(step, groups.draws, losses)
+            world.average(self.optimization.weights.values())
+            self.optimization.step(step)
             yield step
 
-    def _log(self) -> None:
-        """Reports the interval before this one, whose numbers are ready without waiting."""
-        if self.recent:
-            losses = torch.stack([torch.cat([done.means, done.each]) for done in self.recent])  # (parts, 3 + E)
-            fetching = Fetching(self.trainer.world.gather(losses))
-            now = time.perf_counter()
-            seconds, self.interval, self.idle = now - self.interval - self.idle, now, 0.0
-            self._report()
-            self.pending = _Interval(self.recent, fetching, seconds)
-            self.recent = []
+    def _log(self, settle: bool = False) -> None:
+        """Writes lines of the metrics: of the interval before this one, or to settle of all steps so far."""
+        try:
+            lines = self._metrics.lines(settle)
+        except NotFinite as error:
+            raise self._spoiled(str(error)) from error
+        for line in lines:
+            self._tell(line)
 
     def _settle(self) -> None:
         """Reports all steps so far. Whoever saves after this saves numbers."""
-        self._log()
-        self._report()
-        if not self.trainer.optimization.finite:
-            raise TrainingError(
-                f"a gradient has spoiled the weights by step {self.trainer.step}, and they are no longer finite; "
-                f"{self._remedy()}"
-            )
+        self._log(settle=True)
+        if not self.optimization.finite:
+            fact = f"a gradient has spoiled the weights by step {self.step}, and they are no longer finite"
+            raise self._spoiled(fact)
 
-    def _report(self) -> None:
-        """Writes the line of the pending interval."""
-        if self.pending is None:
-            return
-        parts, fetching, seconds = self.pending
-        self.pending = None
-        trainer, batch = self.trainer, self.trainer.config.training.batch
-        losses = fetching.get()
-        self._refuse_nonfinite(parts, losses[:, :, 3:])
-        total, main, auxiliary = losses[:, :, :3].mean((0, 1)).tolist()
-        step = parts[-1].step + 1
-        count = len(parts) // trainer.options.accumulate
-        rates = trainer.optimization.rates(step - 1)
-        record = {
-            "step": step,
-            "episodes": step * batch,
-            "loss": total,
-            "main": main,
-            "auxiliary": auxiliary,
-            "convolution_rate": rates["convolutions"],
-            "transformer_rate": rates["transformer"],
-            **({"backbone_rate": rates["backbone"]} if self.trainer.config.model.backbone.tuned else {}),
-            "episodes_per_second": round(count * batch / max(seconds, 1e-9), 2),
-            "seconds": round(self._elapsed(), 2),
-        }
-        self._tell(record)
-
-    def _refuse_nonfinite(self, parts: list[_Done], each: Tensor) -> None:
-        """Stops all processes where the loss of an episode of any of them, (processes, parts, E), is no number."""
-        bad = (~each.isfinite()).nonzero().tolist()
-        if not bad:
-            return
-        process, part, place = min(bad, key=lambda found: found[1])  # the first step
-        trainer, step, draws = self.trainer, parts[part].step, parts[part].draws
-        parts_ahead = (process - trainer.world.rank) * trainer.options.accumulate  # of this process is the other
-        number = draws[0].number + parts_ahead * len(draws) + place * len(draws) // each.shape[2]
-        draw, dataset = trainer.episodes.sampler(number), trainer.dataset
-        names = ", ".join(dataset.pool("train").keys[image] for image in (draw.query, *draw.supports))
-        raise TrainingError(
-            f"the loss is {float(each[process, part, place])} at step {step + 1}, in episode {number} "
-            f"({dataset.classes[draw.category]}: {names}); {self._remedy()}"
-        )
-
-    def _remedy(self) -> str:
-        """What to do about numbers that are none."""
-        anew = "begin anew, with --force, with lower rates or --optimizer.clip 1"
-        if not self.trainer.saved:
-            return f"nothing was saved yet: {anew}{', or with --precision float32' * self.trainer.options.half}"
-        onward = "go on from there with --resume --precision float32, or " * self.trainer.options.half
-        return f"what was saved before is whole: {onward}{anew}"
+    def _spoiled(self, fact: str) -> TrainingError:
+        """The error for numbers that are not finite, with what to do."""
+        half = self.options.half
+        again = f"begin again, replacing this run, with lower rates or optimizer.clip=1{', or in float32' * half}"
+        names = ("force", "optimizer.clip", *(["half"] if half else []))
+        if not self.saved:
+            return TrainingError(f"{fact}; nothing was saved yet: {again}", *names)
+        onward = "resume the run in float32, or " * half
+        return TrainingError(f"{fact}; what was saved before is whole: {onward}{again}", *(["resume"] if half else []), *names)
 
     def _validate(self) -> None:
         """Scores the network, unless that was done after this step before the run was resumed.
 
         Raises:
-            Stopped: someone has asked for that meanwhile, so that it is still to be done.
+            Stopped: someone has asked for that meanwhile; the validation is still to be done.
         """
-        trainer = self.trainer
-        if trainer.world.agree(trainer.validated) == trainer.step:
+        if self.world.agree(self.validated) == self.step:
             return
         self._settle()
         before, found, stopped = time.perf_counter(), None, False
-        if trainer.validation is not None:
+        if self.validation is not None:
             try:
-                found = trainer.validate(self.stop)
+                found = self.validate(self._stop)
             except Stopped:
                 stopped = True
-        if trainer.world.agree(stopped):  # the others wait here
+        if self.world.agree(stopped):  # the others wait here
             raise Stopped
         if found is not None:
-            if found["split"] == "validation" and found["miou"] > trainer.best:
-                trainer.best = found["miou"]
-                trainer.save(BEST)
-            self._tell(
-                {
-                    "step": trainer.step,
-                    "episodes": trainer.step * trainer.config.training.batch,
-                    "validation": found,
-                    "seconds": round(self._elapsed(), 2),
-                }
-            )
-        trainer.validated = trainer.step
-        self.idle += time.perf_counter() - before
+            if found["split"] == "validation" and found["miou"] > self.best:
+                self.best = found["miou"]
+                self.save(BEST)
+            self._tell({"step": self.step, "episodes": self.step * self.config.training.batch, "validation": found})
+        self.validated = self.step
+        self._metrics.pause(time.perf_counter() - before)
 
     def _save(self, extra: str | None = None, last: bool = False) -> None:
         """Keeps the state; and a checkpoint, of another name too, or the last one."""
-        trainer = self.trainer
         self._settle()
         before = time.perf_counter()
-        if self.leads:
-            if not trainer.saved:
+        if self.world.leads:
+            if not self.saved:
                 self._save_state()  # first, once: a network without a state is one whose state was lost
             if extra is not None:
-                trainer.save(extra)
-            trainer.save(recognising=last)
+                self.save(extra)
+            self.save(recognising=last)
             self._save_state()
-            self._draw()
-        trainer.world.agree(0.0)
-        trainer.saved = True
-        self.saved = time.perf_counter()
-        self.idle += self.saved - before
+            drawn = draw_curves(self.folder.records())
+            if drawn is not None:
+                self.folder.write(CURVES, drawn)
+        self.world.agree(0.0)
+        self.saved = True
+        self._saved_at = time.perf_counter()
+        self._metrics.pause(self._saved_at - before)
 
     def _save_state(self) -> None:
-        trainer = self.trainer
-        standing = Standing(trainer.step, trainer.validated, trainer.best)
-        trainer.record_session()
-        trainer.folder.save_state(trainer.optimization.state(), standing)
+        self._record_session()
+        self.folder.save_state(self.optimization.state(), Standing(self.step, self.validated, self.best))
 
-    def _draw(self) -> None:
-        drawn = draw_curves(self.trainer.folder.records())
-        if drawn is not None:
-            self.trainer.folder.write(CURVES, drawn)
-
-    def _tell(self, record: dict[str, Any]) -> None:
-        if not self.leads:
+    def _tell(self, line: dict[str, Any]) -> None:
+        """Writes a line of the metrics, in the leading process."""
+        if not self.world.leads:
             return
-        self.trainer.folder.log(record)
-        if self.board is not None:
-            _to_board(self.board, record)
-        if self.on_record is not None:
-            self.on_record(record)
-
-    def _elapsed(self) -> float:
-        return self.trainer.seconds + time.perf_counter() - self.began
+        line = {**line, "seconds": round(self.seconds + time.perf_counter() - self._began, 2)}
+        self.folder.log(line)
+        if self._board is not None:
+            self._board.add(line)
+        if self._on_record is not None:
+            self._on_record(line)
 
     def _every(self, episodes: int) -> set[int]:
-        """The steps after which so many more episodes are done; the last, after which everything is due, is not among them."""
+        """The steps after which so many more episodes are done, without the last, after which everything is due."""
         if not episodes:
             return set()
-        training = self.trainer.config.training
-        stride = max(1, round(episodes / training.batch))
-        return set(range(stride, training.steps, stride))
-
-
-def _board(trainer: Trainer) -> Any:
-    """A writer for TensorBoard, or none where it is not wanted or not installed."""
-    if not trainer.options.tensorboard:
-        return None
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    done = trainer.step * trainer.config.training.batch
-    return SummaryWriter(os.fspath(trainer.folder.path / "tensorboard"), purge_step=done + 1)
-
-
-def _to_board(board: Any, record: dict[str, Any]) -> None:
-    episodes = record["episodes"]
-    if "validation" in record:
-        board.add_scalar("validation/miou", record["validation"]["miou"], episodes)
-        board.add_scalar("validation/fb_iou", record["validation"]["fb_iou"], episodes)
-        return
-    for name, shown in {"loss": "total", "main": "Dice", "auxiliary": "auxiliary"}.items():
-        board.add_scalar(f"loss/{shown}", record[name], episodes)
-    for name in ("convolution_rate", "transformer_rate", "backbone_rate", "episodes_per_second"):
-        if name in record:
-            board.add_scalar(f"run/{name}", record[name], episodes)
+        stride = max(1, round(episodes / self.config.training.batch))
+        return set(range(stride, self.config.training.steps, stride))

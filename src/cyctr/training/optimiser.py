@@ -2,19 +2,20 @@
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from cyctr.config import OptimizerConfig
-from cyctr.errors import CheckpointError
-from cyctr.methods.cyctr import CyCTR
+from cyctr.errors import CheckpointError, ConfigError
+from cyctr.methods.base import Method
 
 
 class Optimization:
     """Everything that changes from step to step. All of it is in `state`; the rest is a function of the step's number."""
 
-    def __init__(self, model: CyCTR, config: OptimizerConfig, steps: int) -> None:
+    def __init__(self, model: Method[Any], config: OptimizerConfig, steps: int) -> None:
         """Starts from the model's weights, which it moves.
 
         Args:
@@ -24,20 +25,29 @@ class Optimization:
         """
         self.config, self.steps = config, steps
         self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
-        inside = model.config.mixer == "transformer"
-        transformer = {name for name in self.weights if inside and name.startswith("mixer.")}
-        tuned = {name for name in self.weights if name.startswith("backbone.")}
-        self._optimizers: dict[str, torch.optim.Optimizer] = {
-            "convolutions": self._convolutions({n: w for n, w in self.weights.items() if n not in transformer | tuned}),
-        }
-        if transformer:
-            own = {name: self.weights[name] for name in self.weights if name in transformer}
-            self._optimizers["transformer"] = self._adamw(own, config.transformer_rate, config.transformer_decay)
-        if tuned:
-            own = {name: self.weights[name] for name in self.weights if name in tuned}
-            self._optimizers["backbone"] = self._adamw(own, config.backbone_rate, 0.0)
+        groups = self._groups(model)
+        self._kinds = tuple(groups)
+        self._optimizers = {kind: self._optimizer(kind, weights) for kind, weights in groups.items() if weights}
         self._values = [value.detach() for value in self.weights.values()]
         self._average = {name: value.detach().clone() for name, value in self.weights.items()} if config.average else {}
+
+    def _groups(self, model: Method[Any]) -> dict[str, dict[str, nn.Parameter]]:
+        """The trained parameters by the group that the method puts them in, and by name."""
+        names = {id(value): name for name, value in self.weights.items()}
+        groups = {kind: {names.pop(id(v), ""): v for v in values} for kind, values in model.parameter_groups().items()}
+        wrong = [*names.values(), *(f"something else in {kind!r}" for kind, values in groups.items() if "" in values)]
+        if wrong:
+            raise ConfigError(
+                f"{type(model).__name__}.parameter_groups does not hold {wrong[0]} once; expected every trained parameter, once"
+            )
+        return groups
+
+    def _optimizer(self, kind: str, weights: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
+        """Of a group: "transformer" and "backbone" have rates of their own, all others that of the convolutions."""
+        config = self.config
+        if kind == "transformer":
+            return self._adamw(weights, config.transformer_rate, config.transformer_decay)
+        return self._adamw(weights, config.backbone_rate, 0.0) if kind == "backbone" else self._convolutions(weights)
 
     @property
     def tested(self) -> dict[str, Tensor]:
@@ -56,11 +66,16 @@ class Optimization:
         config, done = self.config, min(1.0, step / self.steps)
         rising = min(1.0, (step + 1) / max(1.0, config.warm_up * self.steps))
         falling = (1 - done) ** config.poly_power if config.decay == "poly" else 0.5 * (1 + math.cos(math.pi * done))
-        return {
-            "convolutions": config.convolution_rate * config.rate_multiplier * rising * falling,
+        own = {
             "transformer": config.transformer_rate * rising * (falling if config.transformer_falls else 1.0),
             "backbone": config.backbone_rate * rising * falling,
         }
+        usual = config.convolution_rate * config.rate_multiplier * rising * falling
+        return {kind: own.get(kind, usual) for kind in self._kinds}
+
+    def shown_rates(self, step: int) -> dict[str, float]:
+        """The learning rates of a step by their names in the metrics, such as convolution_rate of the group "convolutions"."""
+        return {f"{kind.removesuffix('s')}_rate": rate for kind, rate in self.rates(step).items()}
 
     def step(self, number: int) -> None:
         """Moves the weights along their gradients, which are then gone."""

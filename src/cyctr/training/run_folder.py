@@ -2,7 +2,7 @@
 
 config.json        how it is made: config, data, versions
 metrics.jsonl      a line for each log and each validation; tensorboard/ has the same
-state.safetensors  all that `--resume` needs
+state.safetensors  all that a resumed run needs
 last.safetensors   the network, ready for use; best.safetensors and at-NUMBER.safetensors likewise
 regions-DIGEST.safetensors  where latent classes are, so that a resumed run learns from the very same
 curves.png         loss and validation over episodes
@@ -14,38 +14,26 @@ import re
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from torch import Tensor
 
 from cyctr import json_files
 from cyctr.checkpoint import pack, unpack
-from cyctr.config import Config, from_dict
+from cyctr.config import Recipe, from_dict
 from cyctr.episodes.latent import Regions
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.seeding import Stream
+from cyctr.methods.base import find_method
+from cyctr.methods.table import USUAL
 from cyctr.storage import write_atomically
+from cyctr.training.state import Standing
 
 STATE, LAST, BEST, CURVES = "state.safetensors", "last.safetensors", "best.safetensors", "curves.png"
 CONFIG, METRICS = "config.json", "metrics.jsonl"
+_RESTORE = "restore it, or begin again in another output"
 _NUMBERED = re.compile(r"at-\d{9}|regions-[0-9a-f]{12}")
 _DRAFT = re.compile(r"\.(\w+|at-\d{9}|regions-[0-9a-f]{12})\.(json|jsonl|safetensors|png)\.\d+\.\d+(\.cyctr-draft)?")
-
-
-class Standing(NamedTuple):
-    """How far a run is: what of its state is no tensor.
-
-    Attributes:
-        step: how many are done.
-        validated: the step after which that was last due and done.
-        best: mIoU of the best validation, or -1.
-    """
-
-    step: int = 0
-    validated: int = 0
-    best: float = -1.0
 
 
 class RunFolder:
@@ -75,8 +63,9 @@ class RunFolder:
         if self.begun and not self._is_ours():
             names = ", ".join(path.name for path in self._own())
             raise ConfigError(
-                f"{self.path}: holds what no run has written ({names}), and what one would replace; choose another --output, "
-                "or move it away"
+                f"{self.path}: holds what no run has written ({names}), and what one would replace; choose another output, "
+                "or move it away",
+                "output",
             )
 
     def tidy(self) -> None:
@@ -106,11 +95,11 @@ class RunFolder:
             raise self._unwritten(name, error) from error
 
     def _unwritten(self, name: str, error: OSError) -> CheckpointError:
-        before, then = "nothing was saved yet", "begin again, or choose another --output"
+        before, then, option = "nothing was saved yet", "begin again, or choose another output", "output"
         if self.saved:
-            before, then = "what was saved before is whole", "go on with --resume"
+            before, then, option = "what was saved before is whole", "resume the run", "resume"
         path, remedy = self.path / name, "make room, or mend the permissions"
-        return CheckpointError(f"{path}: cannot be written ({error.strerror}); {before}: {remedy}, and {then}")
+        return CheckpointError(f"{path}: cannot be written ({error.strerror}); {before}: {remedy}, and {then}", option)
 
     def write_config(self, about: Mapping[str, Any]) -> None:
         """Says how the run is made."""
@@ -122,18 +111,27 @@ class RunFolder:
         try:
             return json_files.read_object(path)
         except FileNotFoundError as error:
-            remedy = "restore it, or choose another --output" if self.begun else "leave out --resume to begin one"
-            raise ConfigError(f"{path}: no such file, so there is no run to resume; {remedy}") from error
+            remedy, option = (
+                ("restore it, or choose another output", "output")
+                if self.begun
+                else ("leave resume out to begin one", "resume")
+            )
+            raise ConfigError(f"{path}: no such file, so there is no run to resume; {remedy}", option) from error
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path}: cannot be read ({error}); restore it, or begin anew in another --output") from error
+            raise ConfigError(f"{path}: cannot be read ({error}); {_RESTORE}", "output") from error
 
-    def settings(self) -> Config:
+    def method(self) -> str:
+        """The method of the run, by the name that `find_method` knows."""
+        return str(self.read_config().get("method", USUAL))
+
+    def settings(self) -> Recipe:
         """The config of the run."""
         values = self.read_config().get("config")
         try:
-            return from_dict(Config, values)  # type: ignore[arg-type]
+            found: Recipe = from_dict(find_method(self.method()).Config, values)
+            return found
         except ConfigError as error:
-            raise ConfigError(f"{self.path / CONFIG}: {error}; restore it, or begin anew in another --output") from error
+            raise ConfigError(f"{self.path / CONFIG}: {error}; {_RESTORE}", "output") from error
 
     def data(self) -> dict[str, Any]:
         """What the run learns from; nothing where its file does not say."""
@@ -159,8 +157,10 @@ class RunFolder:
         if not path.exists():
             if (self.path / LAST).exists():
                 raise CheckpointError(
-                    f"{path}: is gone, so that the run cannot go on from where {LAST} is; restore it, or begin anew in another "
-                    "--output, or here with --force"
+                    f"{path}: is gone, and the run cannot go on from {LAST}; restore it, or begin again in another output, or "
+                    "replace the run that is here",
+                    "output",
+                    "force",
                 )
             return None
         try:
@@ -171,7 +171,9 @@ class RunFolder:
             if not (_is_count(standing.step) and _is_count(standing.validated) and _is_number(standing.best)):
                 raise ValueError(f"it says {standing}; expected two counts and a number")
         except (SafetensorError, OSError, ValueError) as error:
-            raise CheckpointError(f"{path}: not a whole state of a run ({error}); begin anew in another --output") from error
+            raise CheckpointError(
+                f"{path}: not a whole state of a run ({error}); begin again in another output", "output"
+            ) from error
         return tensors, standing
 
     def save_regions(self, regions: Regions, digest: str) -> None:
@@ -206,6 +208,10 @@ class RunFolder:
         records = [record for _, record in json_files.read_lines(path)] if path.exists() else []
         return [record for record in records if _is_ours(record)]
 
+    def seconds(self, step: int) -> float:
+        """How long the run has taken to get to a step."""
+        return max((line.get("seconds", 0.0) for line in self.records() if line["step"] <= step), default=0.0)
+
     def forget_after(self, step: int, validated: int) -> None:
         """Removes metrics of steps after this one, and validations after that one: a resumed run will do them again."""
         kept = [line for line in self.records() if line["step"] <= (validated if "validation" in line else step)]
@@ -236,15 +242,3 @@ def kept_for_good(episodes: int) -> str:
 
 def _regions_name(digest: str) -> str:
     return f"regions-{digest[:12]}.safetensors"
-
-
-def random_state(seed: int, step: int, device: torch.device) -> None:
-    """Sets torch's generators for a step: what dropout drops is a function of the run's seed and the step alone.
-
-    As `torch.manual_seed`, which asks for devices of every kind as well: a tenth of a millisecond in each step.
-    """
-    number = Stream("dropout", seed, step).below(2**63)  # whose low 32 bits are all that a CPU takes
-    torch.default_generator.manual_seed(number)
-    if device.type == "cuda":
-        place = torch.cuda.current_device() if device.index is None else device.index
-        torch.cuda.default_generators[place].manual_seed(number)

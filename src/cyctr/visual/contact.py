@@ -1,4 +1,4 @@
-"""Contact sheets: many labelled images on one page, so that a person can look at what is being measured."""
+"""Contact sheets: many labelled images on one page, for a person to look through."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -19,7 +19,7 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> bytes | None:
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    losses = [record for record in records if record.keys() >= {"loss", "main", "auxiliary", "episodes"}]
+    losses = [record for record in records if record.keys() >= {"loss", "episodes"}]
     scores = [record for record in records if "episodes" in record and "miou" in record.get("validation", {})]
     if not losses:
         return None
@@ -28,13 +28,15 @@ def draw_curves(records: Sequence[Mapping[str, Any]]) -> bytes | None:
     left = figure.subplots()
     episodes = [record["episodes"] for record in losses]
     marker = "o" if len(losses) <= _FEW else None  # of one point there is no line
-    for name, colour, label in (("auxiliary", _AUXILIARY, "Dice of supports (auxiliary)"), ("main", _LOSS, "Dice")):
+    has_dice = all(record.keys() >= {"main", "auxiliary"} for record in losses)
+    dice = ("auxiliary", _AUXILIARY, "Dice of supports (auxiliary)"), ("main", _LOSS, "Dice")
+    for name, colour, label in dice if has_dice else (("loss", _LOSS, "loss"),):
         values = [record[name] for record in losses]
         left.plot(episodes, values, color=colour, linewidth=0.8, alpha=0.4)
         curve = smooth(values, smoothness(len(values)))
         left.plot(episodes, curve, color=colour, linewidth=2, marker=marker, markersize=4, label=label)
     left.set_xlabel("episodes")
-    left.set_ylabel("Dice loss")
+    left.set_ylabel("Dice loss" if has_dice else "loss")
     left.set_ylim(0, None)
     left.set_xlim(0, None)
     left.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k" if value >= 1000 else f"{value:g}")

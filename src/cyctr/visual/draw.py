@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from cyctr.types import CycleState, Pixels
+from cyctr.methods.base import TokenState
+from cyctr.types import Pixels
 
 Colour = tuple[int, int, int]
 
@@ -19,9 +20,9 @@ INK, MUTED, PAPER = (32, 36, 42), (90, 96, 104), (255, 255, 255)
 _STRIP = 2**20  # pixels that are made pale at a time: of a whole photograph the numbers in between would fill the memory
 _HEAT = np.array([(13, 8, 60), (126, 3, 168), (204, 71, 120), (248, 149, 64), (240, 249, 33)], float)  # dark to bright
 _TOKEN_COLOURS = {
-    CycleState.INCONSISTENT: GREY,
-    CycleState.CONSISTENT_BACKGROUND: BLUE,
-    CycleState.CONSISTENT_FOREGROUND: RED,
+    TokenState.INCONSISTENT: GREY,
+    TokenState.CONSISTENT_BACKGROUND: BLUE,
+    TokenState.CONSISTENT_FOREGROUND: RED,
 }
 
 
@@ -86,14 +87,14 @@ def cycle_map(image: Pixels, centres: NDArray[np.floating], state: Tensor, radiu
     Args:
         image: the support image.
         centres: (N, 2) the (x, y) of each token, in pixels of the image.
-        state: (N,) uint8 of `CycleState`.
+        state: (N,) uint8 of `TokenState`.
         radius: of a token's dot, in pixels.
     """
     canvas = Image.fromarray((image * 0.45 + 140).astype(np.uint8))
     draw = ImageDraw.Draw(canvas)
     for (x, y), kind in zip(centres.tolist(), state.tolist(), strict=True):
-        if kind != CycleState.UNUSED:
-            draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=_TOKEN_COLOURS[CycleState(kind)])
+        if kind != TokenState.UNUSED:
+            draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=_TOKEN_COLOURS[TokenState(kind)])
     return np.asarray(canvas)
 
 

@@ -132,6 +132,21 @@ def test_a_file_of_anything_but_tensors_by_name_is_refused(content, kind, tmp_pa
         read_state(write(tmp_path / "odd.pth", content))
 
 
+@pytest.mark.parametrize("odd", [torch.ones(2, 2).to_sparse(), torch.empty(2, device="meta")], ids=["sparse", "meta"])
+def test_a_tensor_that_is_not_dense_is_refused(odd, tmp_path):
+    with pytest.raises(WeightsError, match=r"odd\.pth: 'one' is sparse, quantized or empty; expected a dense tensor"):
+        read_state(write(tmp_path / "odd.pth", {"one": odd}))
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_wrong_with_a_file_is_said_in_a_line_without_pages_of_advice(tmp_path):
+    path = tmp_path / "wrong.pth"
+    for content in (pickle.dumps({"first": Bait(tmp_path / "trap")}), b"hello", b""):
+        path.write_bytes(content)
+        with pytest.raises(WeightsError, match=r"plain tensors \(\w*Error\); the file is damaged or holds code"):
+            read_state(path)
+
+
 @pytest.mark.parametrize("name", ["missing.pth", "missing.safetensors"])
 def test_a_file_that_is_not_there_is_refused(name, tmp_path):
     with pytest.raises(WeightsError, match=r"missing\..*: no such file; expected weights as \.safetensors"):

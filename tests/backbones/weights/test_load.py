@@ -10,8 +10,9 @@ from cyctr import compat
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.weights import CATALOGUE, cache, load_backbone
 from cyctr.checkpoint import load_model
-from cyctr.config import BackboneConfig, EncoderConfig, ModelConfig
+from cyctr.config import BackboneConfig
 from cyctr.errors import WeightsError
+from cyctr.methods.cyctr.config import EncoderConfig, ModelConfig
 
 FAMILIES = ("test_resnet", "test_efficientnet", "mobilenetv2_035", "regnetx_002", "test_convnext", "resnext26ts")
 

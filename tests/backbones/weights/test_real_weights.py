@@ -60,7 +60,7 @@ def classify_efficientnet(high, state):
 def test_a_photograph_is_recognised_through_the_loaded_backbone(name, classify, photo):
     entry, state = fetched(name)
     image, classes = photo
-    high = load_backbone(BackboneConfig(entry.architecture, name, scale=(1.0, 1.0, 1.0)))(image).high  # as it was trained
+    high = load_backbone(BackboneConfig(entry.architecture, name, scale=(1.0, 1.0, 1.0)))(image).maps[-1]  # as it was trained
     assert classify(high, state).argmax(1).item() in classes
 
 
@@ -69,7 +69,7 @@ def test_acceleration_leaves_the_features_of_a_photograph_as_they_were(name, pho
     entry, _ = fetched(name)
     backbone = load_backbone(BackboneConfig(entry.architecture, name))
     before, after = backbone(photo[0]), backbone.accelerate()(photo[0])
-    for one, other in ((before.mid, after.mid), (before.high, after.high)):
+    for one, other in (*zip(before.maps, after.maps, strict=True),):
         assert (one - other).abs().max() <= 1e-3 * one.abs().max()
 
 
@@ -80,6 +80,6 @@ def test_the_first_block_of_a_stage_from_keras_strides_in_its_first_convolution(
     assert (block.conv1.stride, block.conv2.stride) == ((2, 2), (1, 1))
     elsewhere = Backbone(BackboneConfig(entry.architecture)).load(state)
     image = torch.rand(1, 3, 65, 65)
-    ours, theirs = loaded(image).mid, elsewhere(image).mid
+    ours, theirs = loaded(image).maps[1], elsewhere(image).maps[1]
     assert ours.shape == theirs.shape
     assert (ours - theirs).norm() > 0.1 * ours.norm()  # the same kernels, other features

@@ -15,7 +15,7 @@ from cyctr.errors import ConfigError, DataError
 from cyctr.formats import open_writer
 from cyctr.inference.folder.bulk import segment_folder
 from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger
-from cyctr.inference.folder.queries import Query, find_queries
+from cyctr.inference.folder.queries import QueryFile, find_queries
 from cyctr.inference.result import ImageResult, Segmentation
 
 
@@ -271,7 +271,7 @@ def test_a_ledger_that_leads_out_of_its_folder_removes_nothing_there(tmp_path):
 
 @pytest.mark.parametrize("form", ["png", "coco"])
 def test_memory_does_not_grow_with_the_number_of_images(form, tmp_path):
-    queries = [Query(photo(tmp_path / "a.jpg"), f"{number // 100}/{number}") for number in range(200)]
+    queries = [QueryFile(photo(tmp_path / "a.jpg"), f"{number // 100}/{number}") for number in range(200)]
     stub, sizes = Stub(), []
 
     def measure(query, problem):

@@ -30,8 +30,10 @@ from labelled_folders import (
 )
 
 from cyctr.errors import ConfigError, DataError
-from cyctr.inference.inputs import Box, Polygons, to_image, to_label
-from cyctr.inference.supports.reading import Labelled, find_supports
+from cyctr.inference.inputs import to_image, to_label
+from cyctr.inference.shapes import Box, Polygons
+from cyctr.inference.supports.labelled import Labelled
+from cyctr.inference.supports.reading import find_supports, read_supports
 
 
 @pytest.fixture
@@ -65,18 +67,18 @@ def test_every_layout_gives_the_same_classes_images_and_labels(layout, root):
 def test_classes_restrict_and_order(layout, root):
     LAYOUTS[layout](root)
     every = find_supports(root).classes
-    assert find_supports(root, ["plate"]).classes == {"plate": every["plate"]}
-    turned = find_supports(root, ["plate", "cup"]).classes
+    assert read_supports(root, classes=["plate"]).classes == {"plate": every["plate"]}
+    turned = read_supports(root, classes=["plate", "cup"]).classes
     assert list(turned) == ["plate", "cup"] and turned == every
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_an_unknown_class_is_a_wrong_setting_that_names_what_is_there(layout, root):
     LAYOUTS[layout](root)
-    with pytest.raises(ConfigError, match=r"^class fork is not in .*things; it holds cup, plate: choose"):
-        find_supports(root, ["cup", "fork"])
+    with pytest.raises(ConfigError, match=r"^there is no class 'fork'; the supports show cup, plate: choose"):
+        read_supports(root, classes=["cup", "fork"])
     with pytest.raises(ConfigError, match="classes is empty"):
-        find_supports(root, [])
+        read_supports(root, classes=[])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -99,8 +101,8 @@ def test_nothing_is_left_where_every_image_is_damaged(layout, root):
     with pytest.raises(DataError, match=r"things: no labelled image is left; .*is not a JPEG.*") as caught:
         find_supports(root)
     assert "\n" not in str(caught.value)
-    with pytest.raises(DataError, match="no labelled image of cup is left"):
-        find_supports(root, ["cup"])
+    with pytest.raises(DataError, match="things: no labelled image is left"):
+        read_supports(root, classes=["cup"])
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -451,7 +453,21 @@ def test_a_class_whose_supports_are_all_lost_is_an_error_only_where_it_was_asked
         path.write_bytes(b"no picture")
     assert list(find_supports(root).classes) == ["cup"]
     with pytest.raises(DataError, match=r"no labelled image of plate is left; .*b\.JPG: is not a JPEG.*\(and 1 more problem\)"):
-        find_supports(root, ["cup", "plate"])
+        read_supports(root, classes=["cup", "plate"])
+
+
+def test_several_places_give_the_classes_of_all(root, tmp_path):
+    class_folders(root)
+    for name in ("fork", "cup"):
+        picture(tmp_path / name / "a.jpg")
+        mask(tmp_path / name / "a_mask.png", marked((2, 1, 9, 8)))
+    found = read_supports(root, str(tmp_path / "fork"))
+    assert list(found.classes) == ["cup", "plate", "fork"]
+    assert read_supports(root, tmp_path / "cup", classes=["plate"]).classes == {"plate": found.classes["plate"]}
+    with pytest.raises(ConfigError, match=r"class 'cup' comes from two supports; rename one, or give one of them"):
+        read_supports(root, tmp_path / "cup")
+    with pytest.raises(ConfigError, match="no place was given; expected folders"):
+        read_supports()
 
 
 # LabelMe

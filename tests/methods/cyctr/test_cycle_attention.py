@@ -4,8 +4,9 @@ import pytest
 import torch
 from making import support
 
-from cyctr.config import EncoderConfig
+from cyctr.methods.base import TokenState
 from cyctr.methods.cyctr import cycle_attention
+from cyctr.methods.cyctr.config import EncoderConfig
 from cyctr.methods.cyctr.cycle_attention import (
     CycleAttention,
     attend,
@@ -14,7 +15,9 @@ from cyctr.methods.cyctr.cycle_attention import (
     landings,
     nearest_neighbours,
 )
-from cyctr.types import CycleState
+from cyctr.methods.cyctr.extras.cosine_matching import CosineCycleAttention
+
+KINDS = {"dot": CycleAttention, "cosine": CosineCycleAttention}
 
 
 def slow_consistency(affinity, is_foreground, valid):
@@ -132,18 +135,16 @@ def test_dropped_attention_weights_are_made_up_for_on_average():
 
 def slow_attention(layer, query, given, cross):
     """Equations 1 to 5 with loops over episodes, heads and query tokens."""
-    tokens = layer.norm_support(given.tokens) if layer.by_angle else given.tokens
+    by_angle = isinstance(layer, CosineCycleAttention)
+    tokens = layer.norm_support(given.tokens) if by_angle else given.tokens
     q, k, v = layer.q(query), layer.k(tokens), layer.v(tokens)
-    if layer.mark is not None:
-        signs = torch.tensor([[1.0 if flag else -1.0 for flag in row] for row in given.is_foreground.tolist()])
-        v = v + signs[..., None] * layer.mark
     width = q.shape[-1] // layer.heads
     out = torch.zeros_like(q)
     for b in range(len(q)):
         for head in range(layer.heads):
             part = slice(head * width, (head + 1) * width)
             affinity = q[b, :, part] @ k[b, :, part].T / math.sqrt(width)  # (hw, N)
-            if layer.by_angle:
+            if by_angle:
                 one, other = q[b, :, part].norm(dim=1), k[b, :, part].norm(dim=1)
                 affinity = layer.sharpness[head].exp() * math.sqrt(width) * affinity / (one[:, None] * other)
             keep = slow_consistency(affinity, given.is_foreground[b], given.valid[b])
@@ -160,17 +161,16 @@ def slow_attention(layer, query, given, cross):
 
 
 @pytest.mark.parametrize("matching", ["dot", "cosine"])
-@pytest.mark.parametrize("marks", [False, True])
 @pytest.mark.parametrize("cross", ["vanilla", "cycle", "cycle_foreground"])
-def test_attention_equals_its_formula_in_loops(cross, marks, matching):
-    config = EncoderConfig(heads=3, cross=cross, matching=matching, marks=marks)
-    layer = CycleAttention(12, config).eval().requires_grad_(False)
-    if layer.by_angle:
+def test_attention_equals_its_formula_in_loops(cross, matching):
+    config = EncoderConfig(heads=3, cross=cross, matching=matching)
+    layer = KINDS[matching](12, config).eval().requires_grad_(False)
+    if matching == "cosine":
         layer.sharpness.copy_(torch.tensor([0.5, 1.0, 2.0]))
         layer.norm_support.weight.normal_()
     query, tokens = torch.randn(2, 10, 12), torch.randn(2, 14, 12)
     given = support(tokens, torch.arange(14).expand(2, -1) < 7, torch.arange(14).expand(2, -1) != 3)
-    fast, _ = layer(query, (1, 10), given)
+    fast, _ = layer(query, None, (1, 10), given)
     torch.testing.assert_close(fast, slow_attention(layer, query, given, cross))
 
 
@@ -179,9 +179,9 @@ def test_what_stands_in_an_invalid_slot_changes_nothing(cross):
     layer = CycleAttention(8, EncoderConfig(heads=2, cross=cross)).eval()
     query, tokens = torch.randn(1, 9, 8), torch.randn(1, 6, 8)
     is_foreground, valid = torch.tensor([[1, 1, 1, 0, 0, 0]]).bool(), torch.tensor([[1, 1, 0, 1, 0, 1]]).bool()
-    before, _ = layer(query, (3, 3), support(tokens, is_foreground, valid))
+    before, _ = layer(query, None, (3, 3), support(tokens, is_foreground, valid))
     changed = torch.where(valid[..., None], tokens, 100 * torch.randn(1, 6, 8))
-    after, _ = layer(query, (3, 3), support(changed, is_foreground, valid))
+    after, _ = layer(query, None, (3, 3), support(changed, is_foreground, valid))
     torch.testing.assert_close(before, after)
 
 
@@ -190,10 +190,10 @@ def test_what_stands_in_an_invalid_slot_changes_nothing(cross):
 @pytest.mark.parametrize("foreground", ["all", "none"])
 @pytest.mark.parametrize("valid", ["all", "none", "first"])
 def test_no_row_of_attention_becomes_nan(cross, foreground, valid, matching):
-    layer = CycleAttention(8, EncoderConfig(heads=2, cross=cross, matching=matching)).train()
+    layer = KINDS[matching](8, EncoderConfig(heads=2, cross=cross, matching=matching)).train()
     flags = {"all": torch.ones(1, 5), "none": torch.zeros(1, 5), "first": torch.tensor([[1, 0, 0, 0, 0]])}
     tokens = torch.randn(1, 5, 8, requires_grad=True)
-    out, _ = layer(torch.randn(1, 7, 8), (1, 7), support(tokens, flags[foreground].bool(), flags[valid].bool()))
+    out, _ = layer(torch.randn(1, 7, 8), None, (1, 7), support(tokens, flags[foreground].bool(), flags[valid].bool()))
     out.sum().backward()
     assert out.isfinite().all()
     assert tokens.grad.isfinite().all()
@@ -202,7 +202,7 @@ def test_no_row_of_attention_becomes_nan(cross, foreground, valid, matching):
 @torch.no_grad()
 def heard(layer, query, given):
     """How many tokens a query token attends to, of all: the exponential of the entropy of its weights."""
-    _, trace = layer(query, (1, query.shape[1]), given, explain=True)
+    _, trace = layer(query, None, (1, query.shape[1]), given, explain=True)
     weights = (trace.q @ trace.k.transpose(-2, -1) + trace.bias).softmax(-1)
     return float((-(weights * weights.clamp_min(1e-12).log()).sum(-1)).exp().mean()) / given.tokens.shape[1]
 
@@ -212,7 +212,7 @@ def test_angles_are_a_comparison_from_the_start_where_products_are_a_mean():
     base = torch.randn(1, 40, 64)
     query, tokens = base + 0.3 * torch.randn(1, 40, 64), 0.2 * base  # the same things, in another unit
     given = support(tokens, torch.arange(40)[None] < 20, torch.ones(1, 40, dtype=torch.bool))
-    layers = {m: CycleAttention(64, EncoderConfig(heads=4, cross="vanilla", matching=m)).eval() for m in ("dot", "cosine")}
+    layers = {m: KINDS[m](64, EncoderConfig(heads=4, cross="vanilla", matching=m)).eval() for m in ("dot", "cosine")}
     shares = {name: heard(layer, query, given) for name, layer in layers.items()}
     assert shares["dot"] > 0.95
     assert shares["cosine"] < 0.3
@@ -221,35 +221,21 @@ def test_angles_are_a_comparison_from_the_start_where_products_are_a_mean():
     assert (nearest.argmax(-1)[0] == torch.arange(40)).float().mean() > 0.9
 
 
-@torch.no_grad()
-def test_with_marks_what_is_collected_is_a_vote_of_the_tokens_that_are_heard():
-    config = EncoderConfig(heads=2, cross="vanilla", matching="cosine", marks=True, output_projection=False)
-    layer = CycleAttention(8, config).eval()
-    layer.v.weight.zero_()  # nothing else to say
-    is_foreground = torch.arange(12)[None] < 5
-    given = support(torch.randn(1, 12, 8), is_foreground, torch.arange(12)[None] != 7)
-    out, trace = layer(torch.randn(1, 6, 8), (2, 3), given, explain=True)
-    weights = (trace.q @ trace.k.transpose(-2, -1) + trace.bias).softmax(-1)  # (1, heads, 6, 12)
-    votes = (weights * torch.where(is_foreground, 1.0, -1.0)[:, None, None]).sum(-1)  # (1, heads, 6): all for is 1
-    torch.testing.assert_close(out[0], votes[0].T.repeat_interleave(4, 1) * layer.mark)
-
-
-def test_without_marks_only_who_is_heard_depends_on_the_classes_of_the_tokens():
+def test_only_who_is_heard_depends_on_the_classes_of_the_tokens():
     given = torch.randn(1, 12, 8), torch.arange(12)[None] < 5, torch.ones(1, 12, dtype=torch.bool)
     turned = given[0], ~given[1], given[2]
-    for marks in (False, True):
-        layer = CycleAttention(8, EncoderConfig(heads=2, cross="vanilla", marks=marks)).eval()
-        query = torch.randn(1, 6, 8)
-        same = torch.allclose(layer(query, (2, 3), support(*given))[0], layer(query, (2, 3), support(*turned))[0])
-        assert same != marks
+    layer = CycleAttention(8, EncoderConfig(heads=2, cross="vanilla")).eval()
+    query = torch.randn(1, 6, 8)
+    one, other = (layer(query, None, (2, 3), support(*tokens))[0] for tokens in (given, turned))
+    torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("matching", ["dot", "cosine"])
 def test_the_length_of_support_tokens_matters_to_products_alone(matching):
-    layer = CycleAttention(12, EncoderConfig(heads=3, matching=matching)).eval()
+    layer = KINDS[matching](12, EncoderConfig(heads=3, matching=matching)).eval()
     query, tokens = torch.randn(1, 10, 12), torch.randn(1, 14, 12)
     flags = torch.arange(14)[None] < 7, torch.ones(1, 14, dtype=torch.bool)
-    one, ten = (layer(query, (1, 10), support(size * tokens, *flags))[0] for size in (1, 10))
+    one, ten = (layer(query, None, (1, 10), support(size * tokens, *flags))[0] for size in (1, 10))
     assert torch.allclose(one, ten, atol=1e-3) == (matching == "cosine")
 
 
@@ -257,13 +243,13 @@ def test_the_trace_says_what_became_of_every_token():
     layer = CycleAttention(8, EncoderConfig(heads=2)).eval()
     is_foreground = torch.arange(12).expand(1, -1) < 6
     valid = torch.arange(12).expand(1, -1) != 11
-    _, trace = layer(torch.randn(1, 30, 8), (5, 6), support(torch.randn(1, 12, 8), is_foreground, valid), explain=True)
+    _, trace = layer(torch.randn(1, 30, 8), None, (5, 6), support(torch.randn(1, 12, 8), is_foreground, valid), explain=True)
     attended = trace.bias[:, :, 0] == 0
     state = trace.state
-    assert (state[..., 11] == CycleState.UNUSED).all()
-    consistent = (state == CycleState.CONSISTENT_FOREGROUND) | (state == CycleState.CONSISTENT_BACKGROUND)
+    assert (state[..., 11] == TokenState.UNUSED).all()
+    consistent = (state == TokenState.CONSISTENT_FOREGROUND) | (state == TokenState.CONSISTENT_BACKGROUND)
     assert torch.equal(consistent, attended)
-    assert torch.equal(state == CycleState.CONSISTENT_FOREGROUND, attended & is_foreground[:, None])
+    assert torch.equal(state == TokenState.CONSISTENT_FOREGROUND, attended & is_foreground[:, None])
 
 
 def test_dropped_flags_let_tokens_through_in_training_alone():
@@ -273,8 +259,8 @@ def test_dropped_flags_let_tokens_through_in_training_alone():
     query = torch.randn(1, 30, 8)
 
     def let_through():
-        _, trace = layer(query, (1, query.shape[1]), given, explain=True)
-        inconsistent = trace.state == CycleState.INCONSISTENT
+        _, trace = layer(query, None, (1, query.shape[1]), given, explain=True)
+        inconsistent = trace.state == TokenState.INCONSISTENT
         return float((trace.bias[:, :, 0] == 0)[inconsistent].float().mean())
 
     layer.eval()
@@ -288,12 +274,12 @@ def test_affinities_are_compared_in_full_precision_under_autocast():
     given = support(torch.randn(1, 200, 64), torch.rand(1, 200) < 0.5)
     query = torch.randn(1, 300, 64)
     with torch.autocast("cpu", torch.bfloat16):
-        _, trace = layer(query, (1, query.shape[1]), given, explain=True)
+        _, trace = layer(query, None, (1, query.shape[1]), given, explain=True)
         q, k = layer.q(query)[:, None].float(), layer.k(given.tokens)[:, None].float()
     exact = cycle_consistency(
         *nearest_neighbours(q, k, given.valid[:, None]), given.is_foreground[:, None], given.valid[:, None]
     )
-    assert torch.equal(trace.state != CycleState.INCONSISTENT, exact)
+    assert torch.equal(trace.state != TokenState.INCONSISTENT, exact)
 
 
 def test_vanilla_attention_hears_every_token_but_still_reports_the_cycles():
@@ -302,7 +288,7 @@ def test_vanilla_attention_hears_every_token_but_still_reports_the_cycles():
     vanilla = CycleAttention(8, EncoderConfig(heads=2, cross="vanilla")).eval()
     cycle = CycleAttention(8, EncoderConfig(heads=2)).eval()
     cycle.load_state_dict(vanilla.state_dict())
-    (_, heard), (_, filtered) = (layer(query, (5, 6), given, explain=True) for layer in (vanilla, cycle))
+    (_, heard), (_, filtered) = (layer(query, None, (5, 6), given, explain=True) for layer in (vanilla, cycle))
     assert not heard.bias.any()
     assert torch.equal(heard.state, filtered.state)
-    assert (heard.state == CycleState.INCONSISTENT).any()
+    assert (heard.state == TokenState.INCONSISTENT).any()

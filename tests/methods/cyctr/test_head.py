@@ -1,7 +1,7 @@
 import torch
 import torch.nn.functional as F
 
-from cyctr.config import HeadConfig
+from cyctr.methods.cyctr.config import HeadConfig
 from cyctr.methods.cyctr.head import AuxiliaryHead, Merge, ResidualBlock
 
 

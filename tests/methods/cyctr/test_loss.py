@@ -2,10 +2,10 @@ import pytest
 import torch
 from making import episode, one
 
-from cyctr.config import LossConfig
 from cyctr.errors import DataError
+from cyctr.methods.cyctr.config import LossConfig
 from cyctr.methods.cyctr.loss import dice_loss, episode_loss, two_channel_dice_loss
-from cyctr.types import Episode, Prediction
+from cyctr.types import Episode
 
 
 def slow_dice(probability, label, counted=lambda value: value != 255, target=1):
@@ -70,13 +70,13 @@ def test_a_sure_and_right_answer_costs_nothing_and_a_wrong_one_everything():
 def test_the_auxiliary_loss_is_weighted_in_and_absent_without_auxiliary_logits():
     given = episode(batch=2, shots=3)
     logits, auxiliary = torch.randn(2, 2, 65, 65), torch.randn(2, 3, 2, 65, 65)
-    with_it = episode_loss(Prediction(logits, auxiliary), given, LossConfig(auxiliary_weight=0.5))
-    torch.testing.assert_close(with_it.total, with_it.main + 0.5 * with_it.auxiliary)
+    with_it = episode_loss(logits, auxiliary, given, LossConfig(auxiliary_weight=0.5))
+    torch.testing.assert_close(with_it.total, with_it.parts["main"] + 0.5 * with_it.parts["auxiliary"])
     expected = dice_loss(auxiliary.flatten(0, 1), given.support_labels.flatten(0, 1))
-    torch.testing.assert_close(with_it.auxiliary, expected.mean())
-    without = episode_loss(Prediction(logits), given, LossConfig())
-    assert without.auxiliary == 0
-    assert without.total == without.main
+    torch.testing.assert_close(with_it.parts["auxiliary"], expected.mean())
+    without = episode_loss(logits, None, given, LossConfig())
+    assert without.parts["auxiliary"] == 0
+    assert without.total == without.parts["main"]
 
 
 @pytest.mark.parametrize("both_channels", [False, True])
@@ -86,18 +86,18 @@ def test_every_episode_adds_its_own_loss_to_the_mean_that_is_minimised(shots, bo
     config = LossConfig(auxiliary_weight=0.5, both_channels=both_channels)
     given = episode(batch=3, shots=max(shots, 1))
     logits, auxiliary = torch.randn(3, 2, 65, 65), torch.randn(3, shots, 2, 65, 65) if shots else None
-    together = episode_loss(Prediction(logits, auxiliary), given, config)
+    together = episode_loss(logits, auxiliary, given, config)
     assert together.each.shape == (3,)
-    for part in (together.total, together.main, together.auxiliary):
+    for part in (together.total, together.parts["main"], together.parts["auxiliary"]):
         assert part.shape == ()
     torch.testing.assert_close(together.total, together.each.mean())
     for i in range(3):
-        own = Prediction(logits[i : i + 1], None if auxiliary is None else auxiliary[i : i + 1])
-        torch.testing.assert_close(together.each[i], episode_loss(own, one(given, i), config).total)
+        own = logits[i : i + 1], None if auxiliary is None else auxiliary[i : i + 1]
+        torch.testing.assert_close(together.each[i], episode_loss(*own, one(given, i), config).total)
 
 
 def test_a_loss_without_labels_is_refused():
     given = episode()
     unlabelled = Episode(given.support_images, given.support_labels, given.query_images)
     with pytest.raises(DataError, match="no query_labels"):
-        episode_loss(Prediction(torch.zeros(2, 2, 65, 65)), unlabelled, LossConfig())
+        episode_loss(torch.zeros(2, 2, 65, 65), None, unlabelled, LossConfig())

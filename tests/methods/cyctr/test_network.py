@@ -2,13 +2,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from making import episode, one, tiny
+from making import answered, encoded, episode, explained, features, losses, one, tiny
 
-from cyctr.config import ABLATIONS, PAPER, RELEASED, BackboneConfig, EncoderConfig, ModelConfig, SamplingConfig
+from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError, DataError
-from cyctr.methods.cyctr import build
-from cyctr.methods.cyctr.loss import episode_loss
-from cyctr.types import CycleState, Episode
+from cyctr.methods.base import TokenState
+from cyctr.methods.cyctr.config import ABLATIONS, PAPER, RELEASED, EncoderConfig, ModelConfig, SamplingConfig
+from cyctr.methods.cyctr.network import build
+from cyctr.methods.cyctr.state import Levels
+from cyctr.types import Episode
 
 VARIANTS = {**ABLATIONS, "paper": PAPER.model, "released": RELEASED.model}
 SMALL = ModelConfig(dim=32, encoder=EncoderConfig(heads=4, points=3), sampling=SamplingConfig(tokens_per_shot=40))
@@ -28,7 +30,6 @@ def test_every_variant_segments_at_the_query_s_size(name, shots):
     assert prediction.logits.shape == (2, 2, 73, 73)
     assert prediction.logits.dtype == torch.float32
     assert prediction.logits.isfinite().all()
-    assert prediction.auxiliary is None
     assert prediction.mask.dtype == torch.bool
     assert torch.equal(prediction.mask, prediction.probability > 0.5)
 
@@ -37,9 +38,7 @@ def test_every_variant_segments_at_the_query_s_size(name, shots):
 def test_gradients_reach_every_trainable_parameter_and_no_frozen_one(name):
     model = tiny(narrow(VARIANTS[name])).train()
     given = episode(batch=2, shots=2)
-    prediction = model(given)
-    assert prediction.auxiliary.shape == (2, 2, 2, 65, 65)
-    episode_loss(prediction, given, PAPER.loss).total.backward()
+    losses(model, given).total.backward()
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.startswith("backbone."):
             assert parameter.grad is None, parameter_name
@@ -52,8 +51,8 @@ def test_encoding_the_support_once_equals_the_joint_forward(name):
     model = tiny(narrow(VARIANTS[name]))
     given = episode(batch=2, shots=3)
     with torch.inference_mode():
-        support = model.encode_support(given.support_images, given.support_labels)
-        torch.testing.assert_close(model.segment(given.query_images, support).logits, model(given).logits)
+        support = encoded(model, given.support_images, given.support_labels)
+        torch.testing.assert_close(answered(model, given.query_images, support).logits, model(given).logits)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -80,18 +79,18 @@ def test_one_support_serves_any_number_of_queries():
     model = tiny(SMALL)
     given, many = episode(batch=1, shots=2), episode(batch=4).query_images
     with torch.inference_mode():
-        support = model.encode_support(given.support_images, given.support_labels)
-        together = model.segment(many, support).logits
-        apart = torch.cat([model.segment(query[None], support).logits for query in many])
+        support = encoded(model, given.support_images, given.support_labels)
+        together = answered(model, many, support).logits
+        apart = torch.cat([answered(model, query[None], support).logits for query in many])
     torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-4)
 
 
 def test_two_supports_for_three_queries_are_refused():
     model = tiny(SMALL)
     given = episode(batch=2)
-    support = model.encode_support(given.support_images, given.support_labels)
+    support = encoded(model, given.support_images, given.support_labels)
     with pytest.raises(DataError, match="support holds 2 episodes, the query batch 3"):
-        model.segment(episode(batch=3).query_images, support)
+        answered(model, episode(batch=3).query_images, support)
 
 
 def test_the_answer_depends_on_the_seed_alone():
@@ -128,9 +127,9 @@ def test_extreme_masks_give_finite_answers_and_gradients(name, kind):
     model = tiny(narrow(ABLATIONS[name])).train()
     base = episode(batch=1)
     given = Episode(base.support_images, labels, base.query_images, base.query_labels)
-    losses = episode_loss(model(given), given, PAPER.loss)
-    losses.total.backward()
-    assert losses.total.isfinite()
+    found = losses(model, given)
+    found.total.backward()
+    assert found.total.isfinite()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
@@ -148,7 +147,7 @@ def test_ignored_support_pixels_have_no_influence_on_the_labels():
     given = episode(batch=1)
     labels = given.support_labels.clone()
     labels[labels == 0] = 255
-    support = model.encode_support(given.support_images, labels)
+    support = encoded(model, given.support_images, labels)
     assert support.is_foreground[support.valid].all()
     assert int(support.valid.sum()) < support.valid.numel()
 
@@ -157,12 +156,12 @@ def test_the_prototype_comes_from_the_marked_cells_alone():
     model = tiny(SMALL)
     given = episode(batch=1)
     changed = torch.where(given.support_labels[:, :, None] == 1, given.support_images, 0.5)
-    kept = model.encode_support(given.support_images, given.support_labels).prototype
-    other = model.encode_support(changed, given.support_labels).prototype
+    kept = encoded(model, given.support_images, given.support_labels).prototype
+    other = encoded(model, changed, given.support_labels).prototype
     assert not torch.equal(kept, other)  # receptive fields overlap the background
-    features = model.reduce_support(model.backbone(given.support_images[0]).mid)
-    cells = model.backbone.grid.cells(given.support_labels[0], features.shape[-2:])
-    torch.testing.assert_close(kept[0], features[0, :, cells[0] == 1].mean(1))
+    reduced = model.reduce_support(Levels.of(features(model, given.support_images)).mid)
+    cells = model.backbone.grid.cells(given.support_labels[0], reduced.shape[-2:])
+    torch.testing.assert_close(kept[0], reduced[0, :, cells[0] == 1].mean(1))
 
 
 def test_the_explanation_shows_the_prior_the_cycles_and_the_attention():
@@ -170,27 +169,27 @@ def test_the_explanation_shows_the_prior_the_cycles_and_the_attention():
     given = episode(batch=2, shots=2)
     plain, prediction = model(given), model(given, explain=True)
     assert torch.equal(plain.logits, prediction.logits)
-    explanation = prediction.explanation
+    explanation = prediction.extras.explanation
     assert explanation.prior.shape == (2, 9, 9)
     assert explanation.prior.min() >= 0
     assert explanation.prior.max() <= 1
     assert len(explanation.cross) == 2
     state = explanation.cross[0].state
     assert state.shape == (2, 4, 80)
-    assert set(state.unique().tolist()) <= set(CycleState)
-    assert torch.equal(state == CycleState.UNUSED, ~explanation.valid[:, None].expand(-1, 4, -1))
+    assert set(state.unique().tolist()) <= set(TokenState)
+    assert torch.equal(state == TokenState.UNUSED, ~explanation.valid[:, None].expand(-1, 4, -1))
     attention = explanation.attention(4, 5)
     torch.testing.assert_close(attention.sum(-1), torch.ones(2, 4))
-    hidden = (explanation.cross[-1].state <= CycleState.INCONSISTENT).nonzero()
+    hidden = (explanation.cross[-1].state <= TokenState.INCONSISTENT).nonzero()
     assert all(attention[tuple(place)] == 0 for place in hidden)
 
 
 def test_attention_outside_the_grid_or_without_a_cross_block_is_refused():
     given = episode(batch=1)
-    explanation = tiny(SMALL)(given, explain=True).explanation
+    explanation = explained(tiny(SMALL), given)
     with pytest.raises(DataError, match=r"cell \(9, 0\) is outside the query's 9 x 9"):
         explanation.attention(9, 0)
-    without = tiny(replace(SMALL, encoder=replace(SMALL.encoder, cross="none")))(given, explain=True).explanation
+    without = explained(tiny(replace(SMALL, encoder=replace(SMALL.encoder, cross="none"))), given)
     with pytest.raises(DataError, match="no attention over support tokens"):
         without.attention(0, 0)
 
@@ -198,24 +197,30 @@ def test_attention_outside_the_grid_or_without_a_cross_block_is_refused():
 def test_the_number_of_tokens_can_be_set_for_one_call():
     model = tiny(SMALL)
     given = episode(batch=1, shots=2)
-    assert model(given, tokens_per_shot=10, explain=True).explanation.index.shape == (1, 20)
-    assert model(given, tokens_per_shot=1000, explain=True).explanation.index.shape == (1, 2 * 81)
+    shown = features(model, given.support_images)
+    assert model.encode_support(shown, given.support_labels, None, 10).index.shape == (1, 20)
+    assert model.encode_support(shown, given.support_labels, None, 1000).index.shape == (1, 2 * 81)
 
 
-def test_the_auxiliary_logits_exist_in_training_with_known_labels_alone():
-    model = tiny(SMALL).train()
+def test_a_support_can_be_kept_as_small_as_that_of_fewer_shots():
+    model = tiny(SMALL)
+    given = episode(batch=1, shots=4)
+    small = model.encode_within(features(model, given.support_images), given.support_labels, 2)
+    assert small.index.shape == (1, 2 * SMALL.sampling.tokens_per_shot)
+
+
+def test_the_auxiliary_loss_is_there_where_the_network_predicts_support_masks():
     given = episode(batch=2, shots=3)
-    assert model(given).auxiliary.shape == (2, 3, 2, 65, 65)
-    assert model(Episode(given.support_images, given.support_labels, given.query_images)).auxiliary is None
-    assert model.eval()(given).auxiliary is None
-    assert tiny(replace(SMALL, auxiliary=False)).train()(given).auxiliary is None
+    assert losses(tiny(SMALL).train(), given).parts["auxiliary"] > 0
+    assert losses(tiny(replace(SMALL, auxiliary=False)).train(), given).parts["auxiliary"] == 0
 
 
 def test_features_made_before_give_the_same_answer():
     model = tiny(SMALL)
     given = episode(batch=2, shots=2)
-    query, support = model.backbone(given.query_images), model.backbone(given.support_images.flatten(0, 1))
-    assert torch.equal(model.match(query, support, given).logits, model(given).logits)
+    support = encoded(model, given.support_images, given.support_labels)
+    prepared = model.prepare(features(model, given.query_images))
+    assert torch.equal(model.predict(prepared, support, (65, 65)).logits, model(given).logits)
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -234,8 +239,7 @@ def test_bfloat16_autocast_trains():
     model = tiny(SMALL).train()
     given = episode(batch=2)
     with torch.autocast("cpu", torch.bfloat16):
-        prediction = model(given)
-    loss = episode_loss(prediction, given, PAPER.loss).total
+        loss = losses(model, given).total
     loss.backward()
     assert loss.dtype == torch.float32
     assert all(p.grad.isfinite().all() for p in model.parameters() if p.grad is not None)
@@ -260,10 +264,10 @@ def test_query_only_segmentation_compiles_without_a_graph_break():
     model = tiny(SMALL)
     given = episode(batch=2)
     with torch.no_grad():
-        support = model.encode_support(given.support_images, given.support_labels)
-    compiled = torch.compile(model.segment, backend="eager", fullgraph=True)
-    expected = model.segment(given.query_images, support).logits
-    torch.testing.assert_close(compiled(given.query_images, support).logits, expected, atol=1e-5, rtol=1e-4)
+        support = encoded(model, given.support_images, given.support_labels)
+    compiled = torch.compile(answered, backend="eager", fullgraph=True)
+    expected = answered(model, given.query_images, support).logits
+    torch.testing.assert_close(compiled(model, given.query_images, support).logits, expected, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["full", "predicted"])
@@ -296,14 +300,15 @@ def test_the_smallest_image_keeps_its_object():
     model = tiny(SMALL)
     labels = torch.zeros(1, 1, 8, 8, dtype=torch.uint8)
     labels[..., 2, 2] = 1
-    support = model.encode_support(torch.rand(1, 1, 3, 8, 8), labels)
+    support = encoded(model, torch.rand(1, 1, 3, 8, 8), labels)
     assert support.is_foreground[support.valid].tolist() == [True]
 
 
 @pytest.mark.parametrize("count", [0, 1, -5])
 def test_fewer_than_two_tokens_are_refused(count):
     with pytest.raises(ConfigError, match=f"tokens_per_shot is {count}; expected at least 2"):
-        tiny(SMALL)(episode(batch=1), tokens_per_shot=count)
+        given = episode(batch=1)
+        encoded(tiny(SMALL), given.support_images, given.support_labels, None, count)
 
 
 @pytest.mark.parametrize("name", ["full", "predicted", "baseline"])
@@ -312,8 +317,8 @@ def test_a_support_made_under_autocast_serves_outside_it(name):
     given = episode(batch=1)
     with torch.inference_mode():
         with torch.autocast("cpu", torch.bfloat16):
-            support = model.encode_support(given.support_images, given.support_labels)
-        rough, exact = model.segment(given.query_images, support), model(given)
+            support = encoded(model, given.support_images, given.support_labels)
+        rough, exact = answered(model, given.query_images, support), model(given)
     assert (rough.probability - exact.probability).abs().mean() < 0.02
 
 
@@ -321,9 +326,9 @@ def test_one_support_for_many_queries_compiles_without_a_graph_break():
     model = tiny(SMALL)
     given, queries = episode(batch=1), episode(batch=3).query_images
     with torch.no_grad():
-        support = model.encode_support(given.support_images, given.support_labels)
-        compiled = torch.compile(model.segment, backend="eager", fullgraph=True)
-        found, expected = compiled(queries, support).logits, model.segment(queries, support).logits
+        support = encoded(model, given.support_images, given.support_labels)
+        compiled = torch.compile(answered, backend="eager", fullgraph=True)
+        found, expected = compiled(model, queries, support).logits, answered(model, queries, support).logits
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
 
 
@@ -332,4 +337,4 @@ def test_an_explained_forward_exports_too():
     made = replace(episode(batch=1, shots=2), query_labels=None, trusted=True)
     program = torch.export.export(model, (made,), {"explain": True})
     found, expected = program.module()(made, explain=True), model(made, explain=True)
-    torch.testing.assert_close(found.explanation.prior, expected.explanation.prior)
+    torch.testing.assert_close(found.extras.explanation.prior, expected.extras.explanation.prior)

@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from cyctr.config import EncoderConfig
+from cyctr.methods.cyctr.config import EncoderConfig
 from cyctr.methods.cyctr.position import coordinates
 from cyctr.methods.cyctr.predicted_attention import PredictedAttention, gather_points, sample_points
 

@@ -2,14 +2,16 @@ from dataclasses import replace
 
 import pytest
 import torch
-from making import episode
+from making import encoded, episode
+from making import features as backbone_features
 
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
-from cyctr.config import BackboneConfig, Config, EncoderConfig, ModelConfig
+from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError
-from cyctr.methods.cyctr import build
+from cyctr.methods.cyctr.config import Config, EncoderConfig, ModelConfig
 from cyctr.methods.cyctr.extras.known_classes import Familiar
-from cyctr.types import Features
+from cyctr.methods.cyctr.network import build
+from cyctr.methods.cyctr.state import Levels
 
 CONFIG = ModelConfig(dim=32, backbone=BackboneConfig("tiny"), encoder=EncoderConfig(heads=4, points=3), familiar=5)
 
@@ -25,7 +27,7 @@ def network(seed=3, config=CONFIG):
 
 def features(batch=2, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return Features(torch.randn(batch, 4, 6, 7, generator=generator), torch.randn(batch, 3, 6, 7, generator=generator))
+    return Levels(torch.randn(batch, 4, 6, 7, generator=generator), torch.randn(batch, 3, 6, 7, generator=generator))
 
 
 def test_a_score_is_the_product_of_a_row_and_the_features_of_a_cell():
@@ -96,13 +98,13 @@ def test_in_training_nothing_is_recognised():
 @pytest.mark.parametrize("shots", [1, 3])
 def test_encoded_once_or_each_time_the_answers_are_equal(shots):
     model, given = network(), episode(batch=2, shots=shots)
-    support = model.encode_support(given.support_images, given.support_labels)
-    query = model.encode_query(given.query_images)
+    support = encoded(model, given.support_images, given.support_labels)
+    query, size = model.prepare(backbone_features(model, given.query_images)), (65, 65)
     assert support.familiar.shape == (2, 5)
-    assert torch.allclose(model.answer(query, support).logits, model(given).logits, atol=1e-5)
-    alone = model.encode_support(given.support_images[1:], given.support_labels[1:])
-    assert torch.allclose(model.answer(query.one(1), alone).logits, model(given).logits[1:], atol=1e-4)
-    both = model.answer(query, alone)  # one support for all queries
+    assert torch.allclose(model.predict(query, support, size).logits, model(given).logits, atol=1e-5)
+    alone = encoded(model, given.support_images[1:], given.support_labels[1:])
+    assert torch.allclose(model.predict(query.one(1), alone, size).logits, model(given).logits[1:], atol=1e-4)
+    both = model.predict(query, alone, size)  # one support for all queries
     assert torch.allclose(both.logits[1:], model(given).logits[1:], atol=1e-4)
 
 

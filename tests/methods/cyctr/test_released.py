@@ -5,14 +5,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from making import episode, tiny
+from making import encoded, episode, features, losses, tiny
 
-from cyctr.config import RELEASED, EncoderConfig, ModelConfig, SamplingConfig
 from cyctr.errors import ConfigError, DataError
-from cyctr.methods.cyctr.pooling import mean_of_shots, released_averages, released_mean, shot_averages
+from cyctr.methods.cyctr.config import RELEASED, EncoderConfig, ModelConfig, SamplingConfig
 from cyctr.methods.cyctr.predicted_attention import PredictedAttention
-from cyctr.methods.cyctr.prior import prior_map
 from cyctr.methods.cyctr.released import (
+    ReleasedPooling,
     ReleasedSampler,
     ResidualPair,
     UnpaddedCoordinates,
@@ -21,6 +20,8 @@ from cyctr.methods.cyctr.released import (
     with_stand_ins,
 )
 from cyctr.methods.cyctr.sampling import sample_tokens
+from cyctr.methods.parts.pooling import mean_of_shots, shot_averages
+from cyctr.methods.parts.prior import prior_map
 from cyctr.types import IGNORE, Episode
 
 SEED = torch.tensor([0])
@@ -137,10 +138,10 @@ def test_the_second_relu_of_a_pair_is_before_the_sum():
 def test_averages_of_the_release_are_those_of_the_paper_but_for_its_divisor_and_lost_shots():
     features, mask = torch.randn(2, 3, 5, 4, 4), torch.rand(2, 3, 4, 4) > 0.5
     mask[0, 1] = False
-    torch.testing.assert_close(released_averages(features, mask), shot_averages(features, mask), atol=1e-3, rtol=1e-3)
+    torch.testing.assert_close(ReleasedPooling().of_shots(features, mask), shot_averages(features, mask), atol=1e-3, rtol=1e-3)
     averages = shot_averages(features, mask)
-    torch.testing.assert_close(released_mean(averages, mask)[0] * 3, mean_of_shots(averages, mask)[0] * 2)
-    torch.testing.assert_close(released_mean(averages, mask)[1], mean_of_shots(averages, mask)[1])
+    torch.testing.assert_close(ReleasedPooling().joined(averages, mask)[0] * 3, mean_of_shots(averages, mask)[0] * 2)
+    torch.testing.assert_close(ReleasedPooling().joined(averages, mask)[1], mean_of_shots(averages, mask)[1])
     vectors, valid = torch.nn.functional.normalize(torch.rand(1, 2, 6, 5), dim=-1), torch.ones(1, 2, 6, dtype=torch.bool)
     valid[:, 1] = False
     query = torch.rand(1, 5, 3, 3)
@@ -156,10 +157,9 @@ def test_padding_of_the_query_matters_to_the_release_alone():
     with torch.no_grad():
         assert paper(padded).logits.equal(paper(given).logits)
         assert not released(padded).logits.allclose(released(given).logits)
-        query = released.encode_query(padded.query_images, padding)
-        support = released.encode_support(padded.support_images, padded.support_labels)
-        assert released.answer(query, support).logits.equal(released(padded).logits)
-        assert released.answer(query.one(0), support).logits.equal(released(padded).logits)
+        support = encoded(released, padded.support_images, padded.support_labels)
+        query = released.prepare(features(released, padded.query_images))
+        assert released.predict(query, support, (65, 65), padding).logits.equal(released(padded).logits)
 
 
 @pytest.mark.parametrize("padding", [torch.zeros(1, 65, 64, dtype=torch.bool), torch.zeros(1, 65, 65), "none"])
@@ -173,15 +173,15 @@ def test_each_layer_draws_its_own_tokens_in_training_alone():
     model, given = tiny(SMALL), episode(batch=2, shots=2)
     seen = []
     for encoder in model.mixer.encoders:
-        encoder.cross_attention.register_forward_hook(lambda _, inputs, __: seen.append(inputs[2].index))
+        encoder.cross_attention.register_forward_hook(lambda _, inputs, __: seen.append(inputs[3].index))
     model(given)
     assert seen[0].equal(seen[1])
-    model.train()(given, tokens_per_shot=(16, 40))
+    losses(model.train(), given, drawn=(16, 40))
     assert [index.shape[1] for index in seen[2:]] == [32, 80]
     model(given)
     assert seen[4].shape == seen[5].shape and not seen[4].equal(seen[5])
     with pytest.raises(ConfigError, match="tokens_per_shot holds 3 numbers; expected 2"):
-        model(given, tokens_per_shot=(16, 16, 16))
+        losses(model, given, drawn=(16, 16, 16))
 
 
 def test_an_average_of_its_own_shot_joins_each_token():

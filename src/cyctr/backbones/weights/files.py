@@ -1,5 +1,6 @@
 """Weight files, read without running anything in them."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -31,9 +32,12 @@ def read_state(path: Path) -> dict[str, Tensor]:
 def read_torch(source: Path | IO[bytes], name: str) -> dict[str, Tensor]:
     """The tensors of a file that torch.save wrote, nothing in it executed."""
     try:
-        content: Any = torch.load(source, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings(action="ignore"):  # torch asks for an issue where a file was pickled by other means
+            content: Any = torch.load(source, map_location="cpu", weights_only=True)
     except Exception as error:  # torch's reader meets damage with whatever its parser trips over
-        reason = str(error).strip().splitlines()[0][:120] if str(error).strip() else type(error).__name__
+        speaks = isinstance(error, RuntimeError | OSError)  # the others say pages, or a number
+        words = str(error).strip().partition(". ")[0].splitlines() if speaks else []
+        reason = words[0][:120] if words else type(error).__name__
         raise WeightsError(
             f"{name}: cannot be read as plain tensors ({reason}); the file is damaged or holds code, which is never run: "
             "fetch it again, or save its state_dict"
@@ -43,4 +47,7 @@ def read_torch(source: Path | IO[bytes], name: str) -> dict[str, Tensor]:
             content = content[key]
     if not isinstance(content, Mapping) or not all(isinstance(value, Tensor) for value in content.values()):
         raise WeightsError(f"{name}: holds {type(content).__name__}, not tensors by name; expected a state_dict")
+    for key, value in content.items():
+        if value.layout != torch.strided or value.is_quantized or value.is_meta:
+            raise WeightsError(f"{name}: {key!r} is sparse, quantized or empty; expected a dense tensor: save it as one")
     return {str(key).removeprefix("module."): value for key, value in content.items()}

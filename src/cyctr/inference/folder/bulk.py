@@ -12,52 +12,29 @@ from cyctr.errors import DataError
 from cyctr.formats import Found, Writer
 from cyctr.images.imaging import write_image
 from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger, picture
-from cyctr.inference.folder.queries import Query
-from cyctr.inference.inputs import ImageLike, to_image, to_label
+from cyctr.inference.folder.queries import QueryFile
 from cyctr.inference.result import ImageResult
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.segmenter import Segmenter
 from cyctr.inference.supports.encoded import EncodedSupport
-from cyctr.inference.supports.reading import Labelled
 from cyctr.limits import JPEG_SIDE, OVERLAY_PIXELS
 from cyctr.visual.contact import fitted
-from cyctr.words import counted
 
 _THUMBNAIL = 320
-_KEPT = 2**26  # bytes of a labelled image that is kept until all are read
 _NAME_ERRORS = (errno.ENAMETOOLONG, errno.EINVAL, errno.EILSEQ, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
-
-
-def encode_labelled(
-    segmenter: Segmenter, name: str, shots: Sequence[Labelled], tile: int | None, complain: Callable[[str], None]
-) -> EncodedSupport:
-    """The support of a class from labelled files; those that cannot be read are left out, and complained of."""
-    images: list[ImageLike] = []
-    labels = []
-    for shot in shots:
-        try:
-            image = to_image(shot.image)
-            labels.append(to_label(shot.mask, (image.shape[0], image.shape[1]), shot.class_id, str(shot.image)))
-            images.append(image if image.size < _KEPT else shot.image)  # a large one is read again when its turn comes
-            del image
-        except DataError as error:
-            complain(str(error))
-    if not images:
-        raise DataError(f"class {name!r}: none of its {counted(len(shots), 'labelled image')} can be read; mend them")
-    return segmenter.encode_support(images, labels, name=name, class_id=1, tile=tile)
 
 
 def segment_folder(
     segmenter: Segmenter,
     supports: Mapping[str, EncodedSupport],
-    queries: Sequence[Query],
+    queries: Sequence[QueryFile],
     ledger: Ledger,
     writer: Writer,
     *,
     overlapping: bool = False,
     pictures: Sequence[str] = (OVERLAYS,),
     batch: int | None = None,
-    on_image: Callable[[Query, str | None], None] = lambda query, problem: None,
+    on_image: Callable[[QueryFile, str | None], None] = lambda query, problem: None,
     options: SegmentOptions | None = None,
 ) -> dict[str, str]:
     """Segments images and writes what it finds; returns, by key, the problem of each that cannot be read or written.
@@ -68,7 +45,7 @@ def segment_folder(
         queries: what `Ledger.remaining` gives.
         ledger: of the run.
         writer: of the masks.
-        overlapping: masks may share pixels; otherwise each pixel is of the likeliest class alone.
+        overlapping: masks may share pixels; otherwise each pixel belongs to the likeliest class only.
         pictures: of each image with its masks: `OVERLAYS`, `REVIEW` for small ones, or both.
         batch: images at a time.
         on_image: told of each image that is done, and of its problem if it has one.
@@ -123,7 +100,7 @@ def _is_of_its_name(error: BaseException | None) -> bool:
     return error is not None and error.errno in _NAME_ERRORS
 
 
-def _record(query: Query, result: ImageResult, masks: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
+def _record(query: QueryFile, result: ImageResult, masks: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
     height, width = result.image.shape[:2]
     classes = {
         name: {
@@ -138,6 +115,6 @@ def _record(query: Query, result: ImageResult, masks: Mapping[str, Any], files: 
 
 
 def _box(mask: Any) -> list[int] | None:
-    """[left, top, right, bottom], the last two exclusive; none of an empty mask."""
+    """[left, top, right, bottom], the last two exclusive; None for an empty mask."""
     rows, columns = (np.flatnonzero(mask.any(axis)) for axis in (1, 0))
     return None if not len(rows) else [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]

@@ -1,4 +1,4 @@
-"""What runs into a folder have done so far, so that one may stop anywhere, and replaces nothing that is not its own."""
+"""A record of what runs into a folder have done. A run may stop anywhere, and replaces only files of runs."""
 
 import hashlib
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from cyctr import json_files
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import Writer
-from cyctr.inference.folder.queries import MADE_BY, OURS, RUN, Query, apart
+from cyctr.inference.folder.queries import MADE_BY, OURS, RUN, QueryFile, apart
 from cyctr.storage import write_atomically
 from cyctr.words import counted
 
@@ -50,7 +50,7 @@ class Ledger:
             folder: made if need be.
             about: how this run is made.
             force: remove first what an earlier run has written.
-            complain: told of what is damaged and has to be done again.
+            complain: told of damaged records, whose images are done again.
         """
         ledger, wanted = cls(folder), json.loads(json.dumps({MADE_BY: OURS, **about}))
         others = [path.name for path in _listed(folder) if not path.name.startswith(".")]
@@ -70,7 +70,7 @@ class Ledger:
         _write(folder / RUN, wanted)
         return ledger
 
-    def named(self, queries: Sequence[Query]) -> list[Query]:
+    def named(self, queries: Sequence[QueryFile]) -> list[QueryFile]:
         """The queries by the keys that earlier runs gave them, new ones by keys that are free."""
         known = {place: key for key, (place, _, _) in self.stamps.items()}
         new = [query for query in queries if self._place(query) not in known]
@@ -100,18 +100,18 @@ class Ledger:
 
     def remaining(
         self,
-        queries: Iterable[Query],
+        queries: Iterable[QueryFile],
         writer: Writer,
         pictures: Sequence[str] = (),
         complain: Callable[[str], None] = lambda problem: None,
-    ) -> list[Query]:
+    ) -> list[QueryFile]:
         """The queries that are new or have changed since, or of whose files one is missing.
 
         Args:
             queries: all of them.
             writer: of their files.
             pictures: that each must have.
-            complain: told where a file that would be written anew was changed by somebody, and is left as it is.
+            complain: told of a file that somebody has changed, and that is left as it is.
         """
         todo = [query for query in queries if not self.written(query, writer) or not self._drawn(query, pictures)]
         edited = {query: names for query in todo if not self.written(query, writer) and (names := self._edited(query.key))}
@@ -122,11 +122,11 @@ class Ledger:
             )
         return [query for query in todo if query not in edited]
 
-    def written(self, query: Query, writer: Writer) -> bool:
+    def written(self, query: QueryFile, writer: Writer) -> bool:
         """Whether all masks of a query are there, and of the image as it is now."""
         return self.stamps.get(query.key) == self.stamp(query) and writer.done(query.key)
 
-    def _drawn(self, query: Query, pictures: Sequence[str]) -> bool:
+    def _drawn(self, query: QueryFile, pictures: Sequence[str]) -> bool:
         return all((self.folder / picture(kind, query.key)).is_file() for kind in pictures)
 
     def _edited(self, key: str) -> list[str]:
@@ -136,7 +136,7 @@ class Ledger:
             name for name, digest in known.items() if (self.folder / name).is_file() and _digest(self.folder / name) != digest
         ]
 
-    def stamp(self, query: Query) -> Stamp:
+    def stamp(self, query: QueryFile) -> Stamp:
         """By which the file of a query is known again while nobody has written to it."""
         try:
             status = query.path.stat()
@@ -144,7 +144,7 @@ class Ledger:
             return self._place(query), 0, 0
         return self._place(query), status.st_size, status.st_mtime_ns
 
-    def _place(self, query: Query) -> str:
+    def _place(self, query: QueryFile) -> str:
         try:
             return os.path.relpath(query.path, self.folder)  # all may be moved together
         except ValueError:  # on another drive
@@ -189,7 +189,7 @@ class Ledger:
         if damaged := entries.count(None):
             complain(f"{path}: {counted(damaged, 'line')} cut off or damaged; what was noted there is done again")
             whole = [line for line, entry in zip(lines, entries, strict=True) if entry]
-            _replace(path, b"".join(whole))  # so that the next one begins on a line of its own
+            _replace(path, b"".join(whole))  # the next one begins on a line of its own
 
     def _clear(self) -> None:
         """Removes what earlier runs have written, and nothing else."""
@@ -239,7 +239,7 @@ def _entry(value: Any, classes: Any) -> tuple[str, dict[str, Any], Stamp, dict[s
 
 
 def _is_record(record: dict[str, Any]) -> bool:
-    """Whether a record has what is read of it."""
+    """Whether a record has every field that is read."""
     match record:
         case {"image": str(), "height": int(height), "width": int(width), "classes": dict(classes), "files": list()}:
             return min(height, width) > 0 and all(map(_is_found, classes.values()))

@@ -16,11 +16,11 @@ from cyctr.words import counted
 
 RUN, MADE_BY, OURS = "run.json", "made by", "cyctr segment"
 """The file that says how results beside it were made, and by whom."""
-_WRITTEN = (".png", ".jpg", ".json", ".txt", ".npz")  # endings of what is written for an image
+_WRITTEN = (".png", ".jpg", ".json", ".txt", ".npz")  # endings of the files that are written for an image
 _LONGEST = 160  # bytes of a key's last part; a file's name may have 255
 
 
-class Query(NamedTuple):
+class QueryFile(NamedTuple):
     """An image to segment, and what its files are called: a relative path without ending."""
 
     path: Path
@@ -29,12 +29,12 @@ class Query(NamedTuple):
 
 def find_queries(
     given: Sequence[Path], passed_over: Sequence[Path] = (), complain: Callable[[str], None] | None = None
-) -> list[Query]:
+) -> list[QueryFile]:
     """The images that paths name, files as they are, folders with all below them, in the order of their names.
 
     Args:
         given: files and folders.
-        passed_over: files, and folders of which nothing is taken: where results go, where supports lie.
+        passed_over: files and folders to leave out: where results go, where supports lie.
         complain: told of photographs of kinds that are not read, and of results of earlier runs, in a line each.
     """
     aside = _Aside()
@@ -54,7 +54,7 @@ def find_queries(
         for line in aside.lines():
             complain(line)
     keys = _keys([name for _, name in found.values()])
-    return [Query(path, key) for (path, _), key in zip(found.values(), keys, strict=True)]
+    return [QueryFile(path, key) for (path, _), key in zip(found.values(), keys, strict=True)]
 
 
 @dataclass
@@ -142,7 +142,7 @@ def _keys(names: Sequence[str]) -> list[str]:
 
 
 def _folders(keys: Iterable[str]) -> set[str]:
-    """All folders that keys lie in: what is written for an image may not be called like one."""
+    """All folders that keys lie in; no file that is written for an image may have such a name."""
     found: set[str] = set()
     for key in keys:
         folder = key.rpartition("/")[0]

@@ -5,7 +5,7 @@ import io
 import json
 import math
 import zipfile
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,9 @@ from cyctr import json_files
 from cyctr.errors import DataError
 from cyctr.images.geometry import planes
 from cyctr.limits import SHOTS, SUPPORT_BYTES, SUPPORT_PIXELS, SUPPORT_SIDE, check_bytes
+from cyctr.methods.base import moved
 from cyctr.storage import sweep, write_atomically
-from cyctr.types import IGNORE, Pixels, Support
+from cyctr.types import IGNORE, Pixels
 from cyctr.visual.contact import tile
 from cyctr.visual.draw import PAPER, to_pixels
 
@@ -37,7 +38,8 @@ class EncodedSupport:
         name: of the class.
         images: (K + closer, 3, S, S) uint8, as the network saw them: K labelled images, then closer looks at some of them.
         labels: (K + closer, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
-        encoded: what the network made of them.
+        encoded: what the method made of them, a value of its own.
+        mean_foreground: (1, C) the mean of the deepest backbone features of what is marked.
         model: a checksum of the network, to tell it from others.
         tile: pixels of the side of the windows they were cut from; none where they are whole images.
         closer: how many of the images, the last ones, are closer looks at what is small in the labelled ones.
@@ -46,7 +48,8 @@ class EncodedSupport:
     name: str
     images: Tensor
     labels: Tensor
-    encoded: Support
+    encoded: Any
+    mean_foreground: Tensor
     model: str
     tile: int | None = None
     closer: int = 0
@@ -67,13 +70,13 @@ class EncodedSupport:
 
     def to(self, device: torch.device) -> "EncodedSupport":
         """The same on a device; itself where it is there already."""
-        here = self.encoded.tokens.device
+        here = self.mean_foreground.device
         if here.type == device.type and device.index in (None, here.index):
             return self
-        return replace(self, encoded=_moved(self.encoded, device))
+        return replace(self, encoded=moved(self.encoded, device), mean_foreground=self.mean_foreground.to(device))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "encoded": _moved(self.encoded, torch.device("cpu"))}  # opens where there is no GPU
+        return self.to(torch.device("cpu")).__dict__  # opens where there is no GPU
 
     def save(self, path: str | Path) -> None:
         """Writes the images and labels, which any network can encode again, as one file; what is there is replaced."""
@@ -182,12 +185,6 @@ def _png(image: Image.Image) -> bytes:
     buffer = io.BytesIO()
     image.save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
-
-
-def _moved(support: Support, device: torch.device) -> Support:
-    values = {item.name: getattr(support, item.name) for item in fields(support)}
-    moved = {name: value.to(device) for name, value in values.items() if isinstance(value, Tensor)}
-    return Support(**{**values, **moved, "voters": tuple(value.to(device) for value in support.voters)})
 
 
 def pictured(stored: StoredSupport, side: int = 240) -> Pixels:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cyctr import json_files
-from cyctr.datasets.instances import Picture, shapes_of
+from cyctr.datasets.coco_json import MarkedImage, shapes_of
 from cyctr.errors import DataError
 from cyctr.images.imaging import image_size
-from cyctr.inference.inputs import Box, Polygons
+from cyctr.inference.shapes import Box, Polygons
 from cyctr.limits import RUNS
 
 Outline = tuple[tuple[float, float], ...]
@@ -92,8 +92,10 @@ def _shape(shape: Any) -> tuple[str, Box | Polygons]:
     return label.strip(), Box(min(x), min(y), max(x), max(y))
 
 
-def coco_outlines(path: Path, image: Path, picture: Picture, names: Sequence[str], problems: list[str]) -> dict[str, Polygons]:
-    """What a COCO file marks in an image, by class; a class of which there is a crowd is left out."""
+def coco_outlines(
+    path: Path, image: Path, picture: MarkedImage, names: Sequence[str], problems: list[str]
+) -> dict[str, Polygons]:
+    """The outlines of each class that a COCO file marks in an image, without classes that have a crowd there."""
     if not _fits(image, picture.size, f"{path.name} says", problems):
         return {}
     outlines: dict[int, list[Outline]] = {}

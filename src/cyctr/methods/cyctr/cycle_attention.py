@@ -7,14 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cyctr.config import EncoderConfig
+from cyctr.methods.base import TokenState
+from cyctr.methods.cyctr.config import EncoderConfig
+from cyctr.methods.cyctr.state import CrossTrace, Support
 from cyctr.speed import kernels
-from cyctr.types import CrossTrace, CycleState, Support
 
 _PAD = 8  # channels: kernels want their number to be a multiple of it
 _HIDDEN = -1e4  # far enough for a weight of zero, near enough for half precision
-_SHARPNESS = 15.0  # of angles at the start: of 600 tokens about a third are heard
-_MARK = 0.5  # size of a mark at the start: about that of the values it is added to
 _CHUNK = 2**21  # affinities looked at together on the CPU: 8 MB stay in its cache
 
 
@@ -115,9 +114,7 @@ class CycleAttention(nn.Module):
     """Multi-head attention of query tokens over sampled support tokens, each head with a cycle of its own.
 
     `encoder.cross` chooses the tokens attended to: all ("vanilla"), the consistent ones ("cycle"), or the consistent
-    foreground alone ("cycle_foreground"). `encoder.matching` says how tokens are compared. Products of vectors ("dot") begin
-    near zero, and attention as a mean over all tokens, which takes long to unlearn; angles ("cosine") begin as a comparison.
-    With `encoder.marks` a value also carries the class of its token, so that what is collected is a vote.
+    foreground alone ("cycle_foreground"). Tokens are compared by the products of their vectors.
     """
 
     def __init__(self, dim: int, config: EncoderConfig, biased: bool = True) -> None:
@@ -128,31 +125,23 @@ class CycleAttention(nn.Module):
         self.flag_dropout = config.flag_dropout
         self.q, self.k, self.v = (nn.Linear(dim, dim, bias=False) for _ in range(3))
         self.out = nn.Linear(dim, dim, bias=biased) if config.output_projection else nn.Identity()
-        self.by_angle = config.matching == "cosine"
-        self.mark = nn.Parameter(_MARK * torch.randn(dim)) if config.marks else None
-        if self.by_angle:
-            self.norm_support = nn.LayerNorm(dim)
-            self.sharpness = nn.Parameter(torch.full((self.heads,), math.log(_SHARPNESS)))
-            self.k.load_state_dict(self.q.state_dict())  # what looks alike is alike from the start
 
     def forward(
-        self, query: Tensor, grid: tuple[int, int], support: Support, explain: bool = False
+        self, query: Tensor, position: Tensor, grid: tuple[int, int], support: Support, explain: bool = False
     ) -> tuple[Tensor, CrossTrace | None]:
         """Gathers support information for every query token.
 
         Args:
             query: (B, hw, d).
-            grid: (h, w) of the query; attention over all tokens does not need it.
+            position: `Coord` of the query's cells, which does not matter here.
+            grid: (h, w) of the query, likewise.
             support: its tokens are keys and values.
             explain: also return what happened.
 
         Returns:
             (B, hw, d), and the trace if asked for.
         """
-        tokens = self.norm_support(support.tokens) if self.by_angle else support.tokens
-        q, k, v = self._split(self.q(query)), self._split(self.k(tokens)), self._split(self._values(tokens, support))
-        if self.by_angle:
-            q, k = (F.normalize(q, dim=-1) * self._factor(q)).to(v.dtype), F.normalize(k, dim=-1).to(v.dtype)
+        q, k, v = self.project(query, support.tokens)  # (B, heads, hw, d / heads), twice (B, heads, N, d / heads)
         valid = support.attended[:, None].expand(-1, self.heads, -1)  # (B, heads, N)
         consistent = self._consistent(q, k, support) if self.cross != "vanilla" or explain else valid
         usable = self._usable(valid if self.cross == "vanilla" else consistent, support)
@@ -164,20 +153,13 @@ class CycleAttention(nn.Module):
             return mixed, None
         return mixed, CrossTrace(q * q.shape[-1] ** -0.5, k, bias, _states(consistent, support))
 
-    def _values(self, tokens: Tensor, support: Support) -> Tensor:
-        """(B, N, d) what a token has to say: the mark is added to foreground, and taken from background."""
-        values = self.v(tokens)
-        if self.mark is None:
-            return values
-        mark = self.mark.to(values.dtype)
-        return values + torch.where(support.is_foreground[..., None], mark, -mark)
+    def project(self, query: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values for each head, from (B, hw, d) query tokens and (B, N, d) support tokens."""
+        return self.split(self.q(query)), self.split(self.k(tokens)), self.split(self.v(tokens))
 
-    def _factor(self, q: Tensor) -> Tensor:
-        """(heads, 1, 1) what unit vectors are multiplied by; attention divides by the root of their length again."""
-        return (self.sharpness.exp() * q.shape[-1] ** 0.5).view(-1, 1, 1)
-
-    def _split(self, tokens: Tensor) -> Tensor:
-        return tokens.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # (B, heads, tokens, d / heads)
+    def split(self, tokens: Tensor) -> Tensor:
+        """(B, heads, tokens, d / heads) of (B, tokens, d)."""
+        return tokens.unflatten(-1, (self.heads, -1)).transpose(1, 2)
 
     def _consistent(self, q: Tensor, k: Tensor, support: Support) -> Tensor:
         """(B, heads, N) the tokens whose round trip ends where it began."""
@@ -212,7 +194,7 @@ def _or_all(chosen: Tensor, candidates: Tensor) -> Tensor:
 
 def _states(consistent: Tensor, support: Support) -> Tensor:
     valid, is_foreground = support.attended[:, None], support.is_foreground[:, None]
-    state = torch.full_like(consistent, CycleState.INCONSISTENT, dtype=torch.uint8)
-    state = state.masked_fill(consistent & is_foreground, CycleState.CONSISTENT_FOREGROUND)
-    state = state.masked_fill(consistent & ~is_foreground, CycleState.CONSISTENT_BACKGROUND)
-    return state.masked_fill(~valid, CycleState.UNUSED)
+    state = torch.full_like(consistent, TokenState.INCONSISTENT, dtype=torch.uint8)
+    state = state.masked_fill(consistent & is_foreground, TokenState.CONSISTENT_FOREGROUND)
+    state = state.masked_fill(consistent & ~is_foreground, TokenState.CONSISTENT_BACKGROUND)
+    return state.masked_fill(~valid, TokenState.UNUSED)

@@ -1,14 +1,15 @@
 """The CyCTR encoders: self-alignment of the query, then cross-alignment with the support, L times (figure 3)."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 
-from cyctr.config import EncoderConfig
-from cyctr.methods.cyctr.cycle_attention import CycleAttention
+from cyctr.methods.cyctr.config import EncoderConfig
 from cyctr.methods.cyctr.position import coordinates
 from cyctr.methods.cyctr.predicted_attention import PredictedAttention
 from cyctr.methods.cyctr.released import UnpaddedCoordinates
-from cyctr.types import CrossTrace, Support
+from cyctr.methods.cyctr.state import CrossTrace, Support
 
 
 class Mix(nn.Module):
@@ -29,15 +30,14 @@ class Mix(nn.Module):
 
 
 class Encoder(nn.Module):
-    """One encoder: a self-alignment block and, unless `encoder.cross` is "none", a cross-alignment block."""
+    """One encoder: a self-alignment block and, where there is one, a cross-alignment block."""
 
-    def __init__(self, dim: int, config: EncoderConfig, biased: bool = True) -> None:
+    def __init__(
+        self, self_attention: PredictedAttention, self_mix: Mix, cross_attention: nn.Module | None, cross_mix: Mix | None
+    ) -> None:
         super().__init__()
-        self.self_attention, self.self_mix = PredictedAttention(dim, config, biased), Mix(dim, config, biased)
-        if config.cross != "none":
-            cross = PredictedCrossAttention if config.cross == "predicted" else CycleAttention
-            self.cross_attention, self.cross_mix = cross(dim, config, biased), Mix(dim, config, biased)
-        self.cross = config.cross
+        self.self_attention, self.self_mix = self_attention, self_mix
+        self.cross_attention, self.cross_mix = cross_attention, cross_mix
 
     def forward(
         self,
@@ -50,10 +50,9 @@ class Encoder(nn.Module):
     ) -> tuple[Tensor, CrossTrace | None]:
         """Encodes (B, hw, d) query tokens; the trace is that of the cross-alignment block, if asked for."""
         tokens = self.self_mix(tokens, self.self_attention(tokens, position, grid, silent=silent))
-        if self.cross == "none":
+        if self.cross_attention is None or self.cross_mix is None:
             return tokens, None
-        where = (position, grid) if self.cross == "predicted" else (grid,)
-        attended, trace = self.cross_attention(tokens, *where, support, explain)
+        attended, trace = self.cross_attention(tokens, position, grid, support, explain)
         return self.cross_mix(tokens, attended), trace
 
 
@@ -69,11 +68,11 @@ class PredictedCrossAttention(PredictedAttention):
 class TransformerMixer(nn.Module):
     """L encoders over a feature map."""
 
-    def __init__(self, dim: int, config: EncoderConfig, biased: bool = True) -> None:
+    def __init__(self, encoders: Iterable[Encoder], config: EncoderConfig, unpadded: UnpaddedCoordinates | None = None) -> None:
         super().__init__()
         self.config = config
-        self.encoders = nn.ModuleList(Encoder(dim, config, biased) for _ in range(config.layers))
-        self.unpadded = UnpaddedCoordinates(dim) if config.unpadded_coordinates else None
+        self.encoders = nn.ModuleList(encoders)
+        self.unpadded = unpadded
 
     def forward(
         self, query: Tensor, support: Support, explain: bool = False, padding: Tensor | None = None

@@ -1,10 +1,22 @@
-"""Features -> logits: the classifier, the residual blocks of the baseline, the auxiliary head."""
+"""The convolutions: reduction, merge, classifier, the residual blocks of the baseline, the auxiliary head."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cyctr.config import HeadConfig
-from cyctr.types import CrossTrace, Support
+from cyctr.methods.cyctr.config import HeadConfig
+from cyctr.methods.cyctr.state import CrossTrace, Support
+
+
+class Reduction(nn.Module):
+    """1x1 convolution of the middle features to d channels."""
+
+    def __init__(self, channels: int, dim: int, dropout: float, biased: bool = True) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, dim, 1, bias=biased)
+        self.dropout = nn.Dropout2d(dropout)
+
+    def forward(self, mid: Tensor) -> Tensor:
+        return self.dropout(self.convolution(mid).relu_())
 
 
 class ResidualBlock(nn.Module):

@@ -1,30 +1,11 @@
-"""Logits and labels -> scalars. The Dice loss (Milletari et al., 2016) and the auxiliary support loss."""
-
-from dataclasses import dataclass
+"""Logits and labels -> scalars: the Dice loss (Milletari et al., 2016), in the paper's form and in the release's."""
 
 import torch
 from torch import Tensor
 
-from cyctr.config import LossConfig
-from cyctr.errors import DataError
-from cyctr.types import IGNORE, Episode, Prediction
-
-
-@dataclass(frozen=True, eq=False)
-class Losses:
-    """What a step minimises, and its parts.
-
-    Attributes:
-        total: main + weight * auxiliary.
-        main: Dice loss of the query mask.
-        auxiliary: Dice loss of the support masks; zero where the network does not predict them.
-        each: (B,) what every episode adds to the mean that `total` is.
-    """
-
-    total: Tensor
-    main: Tensor
-    auxiliary: Tensor
-    each: Tensor
+from cyctr.methods.base import Losses, known_labels
+from cyctr.methods.cyctr.config import LossConfig
+from cyctr.types import IGNORE, Episode
 
 
 def dice_loss(logits: Tensor, labels: Tensor, clamp: bool = False) -> Tensor:
@@ -45,18 +26,23 @@ def two_channel_dice_loss(logits: Tensor, labels: Tensor, clamp: bool = False) -
     return _dice(background, labels == 0, clamp) + _dice(foreground, labels == 1, clamp)
 
 
-def episode_loss(prediction: Prediction, episode: Episode, config: LossConfig) -> Losses:
-    """The losses of a prediction on an episode with known query labels."""
-    if episode.query_labels is None:
-        raise DataError("the episode has no query_labels; expected (B, H, W) uint8 labels to compute a loss")
+def episode_loss(logits: Tensor, auxiliary: Tensor | None, episode: Episode, config: LossConfig) -> Losses:
+    """The losses of an answer to an episode with known query labels.
+
+    Args:
+        logits: (B, 2, H', W') of the queries.
+        auxiliary: (B, K, 2, H, W) of the support masks, where they are predicted.
+        episode: with the truth of both.
+        config: which form, and the weight of the second.
+    """
     dice = two_channel_dice_loss if config.both_channels else dice_loss
-    main = dice(prediction.logits, episode.query_labels, config.clamp)  # (B,)
-    auxiliary = torch.zeros_like(main)
-    if prediction.auxiliary is not None:
-        of_shots = dice(prediction.auxiliary.flatten(0, 1), episode.support_labels.flatten(0, 1), config.clamp)
-        auxiliary = of_shots.view(len(main), -1).mean(1)  # (B,)
-    each = main + config.auxiliary_weight * auxiliary
-    return Losses(each.mean(), main.mean(), auxiliary.mean(), each)
+    main = dice(logits, known_labels(episode), config.clamp)  # (B,)
+    of_supports = torch.zeros_like(main)
+    if auxiliary is not None:
+        of_shots = dice(auxiliary.flatten(0, 1), episode.support_labels.flatten(0, 1), config.clamp)
+        of_supports = of_shots.view(len(main), -1).mean(1)  # (B,)
+    each = main + config.auxiliary_weight * of_supports
+    return Losses(each, {"main": main.mean(), "auxiliary": of_supports.mean()})
 
 
 def _dice(probability: Tensor, target: Tensor, clamp: bool) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cyctr.config import EncoderConfig
+from cyctr.methods.cyctr.config import EncoderConfig
 from cyctr.speed import kernels
 
 _CHUNK = 2**21  # numbers read together on the CPU: 8 MB stay in its cache

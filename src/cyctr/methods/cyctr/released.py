@@ -8,9 +8,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from cyctr.config import HeadConfig, SamplingConfig
+from cyctr.methods.cyctr.config import HeadConfig, SamplingConfig
 from cyctr.methods.cyctr.head import AuxiliaryHead
 from cyctr.methods.cyctr.sampling import Sample, sample_tokens
+from cyctr.methods.parts.pooling import Pooling, sums
 from cyctr.types import IGNORE
 
 
@@ -33,6 +34,25 @@ def with_stand_ins(cells: Tensor) -> Tensor:
         lost = ~(cells == kind).flatten(2).any(-1)[..., None, None]  # (B, K, 1, 1)
         cells = cells.masked_fill(lost & places.to(cells.device), kind)
     return cells
+
+
+_SLACK = 0.0005  # what is added to an area
+
+
+class ReleasedPooling(Pooling):
+    """Averages divided by area + 0.0005; an object between the pixels of all cells, and a shot without one, count as zero."""
+
+    keeps_small = False
+    all_shots = True
+
+    def of_shots(self, features: Tensor, mask: Tensor) -> Tensor:
+        """(B, K, C) each shot's mean foreground feature."""
+        total, area = sums(features, mask)
+        return total / (area + _SLACK)
+
+    def joined(self, averages: Tensor, mask: Tensor) -> Tensor:
+        """(B, C) the mean over all shots."""
+        return averages.mean(1)
 
 
 class ReleasedSampler:

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from cyctr.seeding import random_bits
 
+TokenCount = int | tuple[int, ...]
+"""N_s per shot: one number, or one for each layer."""
 _FOREGROUND, _BACKGROUND, _NEITHER = 0, 1, 2
 _SHIFT = 32  # above the random bits
 

@@ -35,7 +35,7 @@ def _depthwise_kernel(
 
 @torch.library.custom_op("cyctr::depthwise", mutates_args=())
 def depthwise(images: Tensor, filters: Tensor, bias: Tensor, dilation: int, padding: int) -> Tensor:
-    """A convolution of stride 1 with one square filter for each channel. Gradients reach the images alone.
+    """A convolution of stride 1 with one square filter for each channel. Gradients reach the images only.
 
     Args:
         images: (B, C, H, W).

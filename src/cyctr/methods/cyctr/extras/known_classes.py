@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from cyctr.methods.cyctr.pooling import masked_average
-from cyctr.types import Features
+from cyctr.methods.cyctr.state import Levels
+from cyctr.methods.parts.pooling import masked_average
 
 _SURE = 0.3  # of a score: what has less says nothing
 _WEIGHT = 8.0  # log odds for each unit of score beyond that
@@ -27,14 +27,14 @@ class Familiar(nn.Module):
         super().__init__()
         self.register_buffer("weight", torch.zeros(classes, 1 + channels))
 
-    def scores(self, features: Features) -> Tensor:
+    def scores(self, features: Levels) -> Tensor:
         """(B, classes, h, w) float32, about one where a class is."""
         with torch.autocast(self.weight.device.type, enabled=False):
             bias, *maps = self.weight.split([1, features.mid.shape[1], features.high.shape[1]], 1)
             parts = zip(maps, (features.mid, features.high), strict=True)
             return sum((torch.einsum("kc,bchw->bkhw", rows, level.float()) for rows, level in parts), bias[:, :, None])
 
-    def shown(self, features: Features, foreground: Tensor) -> Tensor:
+    def shown(self, features: Levels, foreground: Tensor) -> Tensor:
         """(B, classes) the mean scores of what a support marks.
 
         Args:

@@ -40,10 +40,10 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor, all_shots: boo
         (B, h, w) in [0, 1].
     """
     query = query_high.flatten(2).transpose(1, 2)[:, None]  # (B, 1, hw, C)
-    similarity = _like(query, vectors) @ vectors.transpose(2, 3)  # (B, K, hw, M)
+    similarity = as_other(query, vectors) @ vectors.transpose(2, 3)  # (B, K, hw, M)
     hidden = torch.finfo(similarity.dtype).min
     best = similarity.masked_fill(~valid[:, :, None], hidden).amax(-1).float()  # (B, K, hw)
-    best = best / _lengths(query)  # a cosine: the length of a query vector moves no maximum
+    best = best / lengths(query)  # a cosine: the length of a query vector moves no maximum
     present = valid.any(-1, keepdim=True)  # (B, K, 1): a shot without foreground says nothing
     best = best.masked_fill(~present, 0.0)
     low, high = best.amin(-1, keepdim=True), best.amax(-1, keepdim=True)
@@ -53,56 +53,11 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor, all_shots: boo
     return mean.unflatten(1, query_high.shape[-2:])
 
 
-def likeness_map(query_high: Tensor, vectors: Tensor, valid: Tensor) -> Tensor:
-    """The cosine similarity of each query cell to the mean foreground vector of the support.
-
-    The prior map is spread out over [0, 1] whatever there is. This is not: where nothing in the query resembles what the
-    support marks, it is low everywhere.
-
-    Args:
-        query_high: (B, C, h, w).
-        vectors: (B, K, M, C) from `support_vectors`.
-        valid: (B, K, M) bool.
-
-    Returns:
-        (B, h, w) in [-1, 1]: 0 where no shot has foreground.
-    """
-    weight = valid.to(vectors.dtype)[:, :, None]  # (B, K, 1, M)
-    per_shot = (weight @ vectors)[:, :, 0].float() / weight.float().sum(-1).clamp_min(1)  # (B, K, C): each shot counts the same
-    mean = F.normalize(per_shot.sum(1), dim=-1)  # (B, C)
-    query = F.normalize(query_high.float(), dim=1)  # (B, C, h, w)
-    return (mean[:, None] @ query.flatten(2)).view(-1, *query.shape[-2:])
-
-
-def vote_map(query: Tensor, voters: Tensor, is_foreground: Tensor, valid: Tensor, temperature: float) -> Tensor:
-    """The share of foreground among the support tokens each query cell resembles, the more similar ones weighing more.
-
-    Unlike the prior map it knows what the background looks like, and all shots vote together.
-
-    Args:
-        query: (B, C, h, w).
-        voters: (B, N, C) support tokens of unit length.
-        is_foreground: (B, N) bool.
-        valid: (B, N) bool; the others have no vote.
-        temperature: of the softmax over cosine similarities.
-
-    Returns:
-        (B, h, w) in [0, 1]: 0.5 where nobody votes.
-    """
-    cells = query.flatten(2).transpose(1, 2)  # (B, hw, C)
-    products = (_like(cells, voters) @ voters.transpose(1, 2)).float()  # (B, hw, N)
-    logits = products * (1 / (temperature * _lengths(cells)))[..., None]  # cosines over the temperature
-    weights = logits.masked_fill(~valid[:, None], torch.finfo(torch.float32).min).softmax(-1)
-    share = (weights * is_foreground[:, None]).sum(-1)  # (B, hw)
-    share = torch.where(valid.any(-1, keepdim=True), share, 0.5)
-    return share.unflatten(1, query.shape[-2:])
-
-
-def _like(vectors: Tensor, other: Tensor) -> Tensor:
+def as_other(vectors: Tensor, other: Tensor) -> Tensor:
     """The vectors in the type of the other factor of a product; autocast sees to that by itself, without a larger copy."""
     return vectors if torch.is_autocast_enabled(vectors.device.type) else vectors.to(other.dtype)
 
 
-def _lengths(vectors: Tensor) -> Tensor:
+def lengths(vectors: Tensor) -> Tensor:
     """(...) float32 lengths of (..., C) vectors, summed up in float32 without a copy of them."""
     return torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float32).clamp_min(1e-12)

@@ -4,85 +4,13 @@ from dataclasses import replace
 import pytest
 import torch
 import torch.nn.functional as F
-from making import episode, one, tiny
+from making import answered, encoded, episode, features, losses, one, tiny
 
-from cyctr.config import PAPER, EncoderConfig, ModelConfig, PriorConfig, SamplingConfig
-from cyctr.methods.cyctr.loss import episode_loss
-from cyctr.methods.cyctr.prior import likeness_map, prior_map, support_vectors, vote_map
+from cyctr.methods.cyctr.config import EncoderConfig, ModelConfig, PriorConfig, SamplingConfig
+from cyctr.methods.cyctr.extras.votes import vote_map
+from cyctr.methods.cyctr.state import Levels
+from cyctr.methods.parts.prior import prior_map
 from cyctr.types import Episode
-
-
-def slow_prior(query, high, mask):
-    """Appendix A.1 for one episode with loops: (C, h, w), (K, C, h, w), (K, h, w) -> (h, w)."""
-    height, width = query.shape[-2:]
-    total = torch.zeros(height, width)
-    for shot in range(len(high)):
-        best = torch.zeros(height, width)
-        for y in range(height):
-            for x in range(width):
-                similarities = [
-                    float(torch.cosine_similarity(query[:, y, x], high[shot, :, i, j], 0))
-                    for i in range(mask.shape[-2])
-                    for j in range(mask.shape[-1])
-                    if mask[shot, i, j]
-                ]
-                best[y, x] = max(similarities)
-        total += (best - best.min()) / (best.max() - best.min())
-    return total / len(high)
-
-
-def case(batch=2, shots=2):
-    mask = torch.rand(batch, shots, 4, 4) < 0.4
-    mask[..., 0, 0] = True
-    return torch.randn(batch, 6, 3, 5), torch.randn(batch, shots, 6, 4, 4), mask
-
-
-def test_the_prior_map_equals_its_definition_in_loops():
-    query, high, mask = case()
-    fast = prior_map(query, *support_vectors(high, mask))
-    slow = torch.stack([slow_prior(query[b], high[b], mask[b]) for b in range(2)])
-    torch.testing.assert_close(fast, slow)
-
-
-def test_signed_features_never_match_the_background():
-    query, high, mask = -torch.ones(1, 2, 3, 3), torch.ones(1, 1, 2, 2, 2), torch.tensor([[[[1, 0], [0, 0]]]]).bool()
-    query[..., 0, 0] = torch.tensor([1.0, 0.5])
-    prior = prior_map(query, *support_vectors(high, mask))
-    assert prior[0, 0, 0] == 1
-    assert prior.flatten()[1:].abs().max() == 0  # a background "similarity" of 0 would have been larger than -1
-
-
-def test_leaving_the_background_out_early_changes_nothing():
-    query, high, mask = case()
-    trimmed = prior_map(query, *support_vectors(high, mask))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch.compiler, "is_compiling", lambda: True)
-        vectors, valid = support_vectors(high, mask)
-    assert vectors.shape[2] == 16
-    torch.testing.assert_close(trimmed, prior_map(query, vectors, valid))
-
-
-def test_the_prior_map_lies_between_zero_and_one():
-    query, high, mask = case(batch=20, shots=1)
-    prior = prior_map(query, *support_vectors(high, mask))
-    torch.testing.assert_close(prior.flatten(1).amin(1), torch.zeros(20))
-    torch.testing.assert_close(prior.flatten(1).amax(1), torch.ones(20))
-
-
-def test_a_query_that_looks_the_same_everywhere_gives_a_map_of_zeros():
-    _, high, mask = case()
-    prior = prior_map(torch.ones(2, 6, 3, 5), *support_vectors(high, mask))
-    assert prior.abs().max() < 1e-3
-
-
-@pytest.mark.parametrize("length", [1.0, 1e-3, 0.0])
-def test_a_shot_without_foreground_has_no_say(length):
-    query, high, mask = case(batch=1)
-    query = query * length
-    mask[:, 1] = False
-    both = prior_map(query, *support_vectors(high, mask))
-    alone = prior_map(query, *support_vectors(high[:, :1], mask[:, :1]))
-    torch.testing.assert_close(both, alone)
 
 
 def slow_votes(query, voters, is_foreground, valid, temperature):
@@ -209,8 +137,8 @@ def test_a_network_that_votes_answers_the_same_with_its_support_encoded_once(nam
     model, given = voter(name), episode(batch=2, shots=shots, query_size=49)
     with torch.inference_mode():
         joint = model(given)
-        support = model.encode_support(given.support_images, given.support_labels)
-        torch.testing.assert_close(model.segment(given.query_images, support).logits, joint.logits)
+        support = encoded(model, given.support_images, given.support_labels)
+        torch.testing.assert_close(answered(model, given.query_images, support).logits, joint.logits)
     assert joint.logits.shape == (2, 2, 49, 49) and joint.logits.isfinite().all()
     assert [voters.shape[:2] for voters in support.voters] == [(2, 30 * shots)] * 2
     for voters in support.voters:
@@ -238,7 +166,7 @@ def test_a_batch_of_episodes_that_vote_equals_the_episodes_alone(name):
 @EVERY
 def test_gradients_reach_every_trainable_parameter_of_a_network_that_votes(name):
     model, given = voter(name).train(), episode(batch=2, shots=2)
-    episode_loss(model(given), given, PAPER.loss).total.backward()
+    losses(model, given).total.backward()
     for parameter_name, parameter in model.named_parameters():
         if parameter_name.startswith("backbone."):
             assert parameter.grad is None, parameter_name
@@ -250,10 +178,10 @@ def test_gradients_reach_every_trainable_parameter_of_a_network_that_votes(name)
 def test_one_support_with_voters_serves_any_number_of_queries(name):
     model, given, many = voter(name), episode(batch=1, shots=2), episode(batch=4).query_images
     with torch.inference_mode():
-        support = model.encode_support(given.support_images, given.support_labels)
+        support = encoded(model, given.support_images, given.support_labels)
         grown = support.expand(4)
-        together = model.segment(many, support).logits
-        apart = torch.cat([model.segment(query[None], support).logits for query in many])
+        together = answered(model, many, support).logits
+        apart = torch.cat([answered(model, query[None], support).logits for query in many])
     assert [voters.shape[0] for voters in grown.voters] == [4, 4]
     assert all(torch.equal(a[3], b[0]) for a, b in zip(grown.voters, support.voters, strict=True))
     torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-4)
@@ -268,8 +196,9 @@ def test_a_network_hears_the_votes_of_the_levels_it_was_made_for_in_their_order(
     model.merge_query.forward = lambda joined, prototype: heard.append(joined) or merge(joined, prototype)
     with torch.inference_mode():
         model(given)
-        support = model.encode_support(given.support_images, given.support_labels)
-        query, reduced = model.backbone(given.query_images), model.reduce_query(model.backbone(given.query_images).mid)
+        support = encoded(model, given.support_images, given.support_labels)
+        prepared = model.prepare(features(model, given.query_images))
+        query, reduced = prepared.levels, prepared.reduced
         (joined,) = heard
         assert torch.equal(joined[:, :32], reduced)
         prior = prior_map(query.high, support.high, support.high_valid)
@@ -284,10 +213,10 @@ def test_a_network_hears_the_votes_of_the_levels_it_was_made_for_in_their_order(
 def test_voters_are_the_backbone_s_features_at_the_sampled_cells():
     model, given = voter("none"), episode(batch=2, shots=3)
     with torch.inference_mode():
-        support = model.encode_support(given.support_images, given.support_labels)
-        features = model.backbone(given.support_images.flatten(0, 1))
+        support = encoded(model, given.support_images, given.support_labels)
+        levels = Levels.of(features(model, given.support_images))
     for level, voters in zip(("mid", "high"), support.voters, strict=True):
-        maps = getattr(features, level).unflatten(0, (2, 3))
+        maps = getattr(levels, level).unflatten(0, (2, 3))
         for b in range(2):
             for slot, place in enumerate(support.index[b].tolist()):
                 shot, cell = divmod(place, 81)
@@ -296,7 +225,7 @@ def test_voters_are_the_backbone_s_features_at_the_sampled_cells():
 
 
 def test_a_network_without_votes_keeps_no_voters():
-    assert tiny().encode_support(torch.rand(1, 1, 3, 33, 33), torch.ones(1, 1, 33, 33, dtype=torch.uint8)).voters == ()
+    assert encoded(tiny(), torch.rand(1, 1, 3, 33, 33), torch.ones(1, 1, 33, 33, dtype=torch.uint8)).voters == ()
 
 
 @EVERY
@@ -314,8 +243,8 @@ def test_votes_under_autocast_stay_close_to_float32(name):
         exact = model(given)
         with torch.autocast("cpu", torch.bfloat16):
             rough = model(given)
-            support = model.encode_support(given.support_images, given.support_labels)
-        outside = model.segment(given.query_images, support)
+            support = encoded(model, given.support_images, given.support_labels)
+        outside = answered(model, given.query_images, support)
     assert (exact.probability - rough.probability).abs().mean() < 0.02
     assert (exact.probability - outside.probability).abs().mean() < 0.02
 
@@ -330,9 +259,9 @@ def test_extreme_masks_vote_with_finite_numbers(kind):
         labels[..., 3, 3] = 1
     given = Episode(base.support_images, labels, base.query_images, base.query_labels)
     model = voter("cycle").train()
-    losses = episode_loss(model(given), given, PAPER.loss)
-    losses.total.backward()
-    assert losses.total.isfinite()
+    found = losses(model, given)
+    found.total.backward()
+    assert found.total.isfinite()
     assert all(parameter.grad.isfinite().all() for parameter in model.parameters() if parameter.grad is not None)
 
 
@@ -351,40 +280,3 @@ def test_a_network_that_votes_compiles_without_a_graph_break(name):
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(given).logits, model(given).logits, atol=1e-5, rtol=1e-4)
-
-
-def test_the_likeness_map_equals_its_definition_in_loops():
-    query, high, mask = case(shots=3)
-    mask[0, 1] = False  # a shot without foreground says nothing
-    fast = likeness_map(query, *support_vectors(high, mask))
-    for b in range(2):
-        shots = [F.normalize(high[b, k][:, mask[b, k]].T, dim=-1).mean(0) for k in range(3) if mask[b, k].any()]
-        mean = torch.stack(shots).mean(0)
-        for y in range(3):
-            for x in range(5):
-                torch.testing.assert_close(fast[b, y, x], torch.cosine_similarity(query[b, :, y, x], mean, 0))
-
-
-def test_the_likeness_of_an_image_without_anything_alike_is_low_everywhere():
-    high, mask = torch.tensor([1.0, 0.0]).view(1, 1, 2, 1, 1), torch.ones(1, 1, 1, 1, dtype=torch.bool)
-    query = torch.tensor([0.1, 1.0]).view(1, 2, 1, 1).repeat(1, 1, 2, 2)
-    query[..., 0, 0] = torch.tensor([0.2, 1.0])
-    assert likeness_map(query, *support_vectors(high, mask)).max() < 0.2
-    assert prior_map(query, *support_vectors(high, mask)).max() == 1
-
-
-def test_a_query_is_most_like_itself():
-    model = tiny()
-    given = episode(batch=1)
-    with torch.inference_mode():
-        support = model.encode_support(given.support_images, given.support_labels)
-        own = model.segment(given.support_images[:, 0], support).similarity
-        other = model(given, explain=True).similarity
-    assert own.shape == (1, 65, 65)
-    assert own.abs().max() <= 1 + 1e-5
-    marked = given.support_labels[:, 0] == 1
-    assert own[marked].mean() > other.mean()
-
-
-def test_training_needs_no_similarity():
-    assert tiny().train()(episode(batch=1)).similarity is None

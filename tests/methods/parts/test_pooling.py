@@ -1,6 +1,6 @@
 import torch
 
-from cyctr.methods.cyctr.pooling import masked_average
+from cyctr.methods.parts.pooling import masked_average
 
 
 def test_the_masked_average_equals_a_loop_over_shots_and_cells():

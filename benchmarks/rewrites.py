@@ -1,0 +1,133 @@
+"""Times each rewrite of `cyctr.speed` by itself and writes one JSON file.
+
+    python benchmarks/rewrites.py                                    # lite0 and resnet50, on the CPU
+    python benchmarks/rewrites.py --model runs/a/last.safetensors --precisions fp32
+
+A pass of the backbone is timed without any rewrite, with one of them, with all, and with all but one, in turns in one run.
+*alone* is the time without any rewrite by the time with this one; *last* is the time with all others by the time with all.
+A rewrite that gains nothing has 1.00. Winograd in the head is timed likewise in a whole episode of one labelled image.
+"""
+
+import argparse
+import copy
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+
+import torch
+from network import PRECISIONS, Measure, make_episode
+from torch import Tensor, nn
+
+from cyctr import load_checkpoint, pretrained
+from cyctr.backbones.tuning import settle
+from cyctr.speed.fusion import REWRITES, rewritten
+from cyctr.speed.winograd import WinogradConv2d
+
+
+def versions(backbone: nn.Module, images: Tensor) -> dict[str, nn.Module]:
+    """The backbone with each choice of rewrites."""
+    choices = {"none": (), "all": REWRITES}
+    choices |= {f"only {name}": (name,) for name in REWRITES}
+    choices |= {f"all but {name}": tuple(other for other in REWRITES if other != name) for name in REWRITES}
+    found = {}
+    for title, only in choices.items():
+        found[title] = copy.deepcopy(backbone)
+        found[title].body = rewritten(backbone.body, images.float(), only)
+        found[title].accelerated = "channels last" in only  # its images are laid out likewise
+    return found
+
+
+def replaced(backbone: nn.Module, images: Tensor) -> dict[str, int]:
+    """How many layers each rewrite puts others in the place of."""
+    kinds = {name: type(layer) for name, layer in backbone.body.named_modules()}
+    others = {name: dict(rewritten(backbone.body, images.float(), (name,)).named_modules()) for name in REWRITES}
+    return {
+        name: sum(place in other and type(other[place]) is not kind for place, kind in kinds.items())
+        for name, other in others.items()
+    }
+
+
+def without_winograd(network: nn.Module) -> nn.Module:
+    """A copy of an accelerated network whose convolutions outside the backbone are torch's."""
+    plain = copy.deepcopy(network)
+    for part in [part for name, part in plain.named_modules() if not name.startswith("backbone")]:
+        for name, layer in part.named_children():
+            if isinstance(layer, WinogradConv2d):
+                setattr(part, name, layer.convolution)
+    return plain
+
+
+def gains(stages: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
+    """For each rewrite, how many times as fast the backbone is with it: alone, and as the last of all."""
+    time = {name: stage["ms"] for name, stage in stages.items()}
+    return {
+        name: {
+            "alone": round(time["none"] / time[f"only {name}"], 3),
+            "last": round(time[f"all but {name}"] / time["all"], 3),
+        }
+        for name in REWRITES
+    }
+
+
+def rows(model: str, options: argparse.Namespace) -> list[dict]:
+    device = torch.device(options.device)
+    network, _ = load_checkpoint(pretrained.find(model))
+    network = network.to(device).eval()
+    settle(network.backbone.body)
+    episode = make_episode(1, options.size, device)
+    images = episode.query_images
+    every, layers = versions(network.backbone, images), replaced(network.backbone, images)
+    fast = network.accelerate()
+    plain = without_winograd(fast)
+    measure, found = Measure(device, options.repeats), []
+    for precision in options.precisions:
+        cast = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+        with torch.inference_mode(), cast:
+            stages = measure({title: partial(version, images) for title, version in every.items()})
+            whole = measure({"all": partial(fast, episode), "all but Winograd in the head": partial(plain, episode)})
+        gain = gains(stages)
+        gain["Winograd in the head"] = {"last": round(whole["all but Winograd in the head"]["ms"] / whole["all"]["ms"], 3)}
+        row = {"model": Path(model).stem, "backbone": network.backbone.config.name, "precision": precision}
+        found.append(row | {"gains": gain, "layers": layers, "backbone pass": stages, "episode": whole})
+        show(found[-1])
+    return found
+
+
+def show(row: Mapping) -> None:
+    times = row["backbone pass"]
+    print(f"\n{row['model']} ({row['backbone']}), {row['precision']}")
+    print(f"  a pass of the backbone: {times['none']['ms']} ms without rewrites, {times['all']['ms']} ms with all")
+    print(f"  {'':24s} {'layers':>7s} {'alone':>7s} {'last':>7s}")
+    for name, gain in row["gains"].items():
+        cells = (row["layers"].get(name, ""), *(f"{gain[kind]:.2f}" if kind in gain else "" for kind in ("alone", "last")))
+        print("  {:24s} {:>7} {:>7} {:>7}".format(name, *cells), flush=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", help="lite0 and resnet50 (the default), or a checkpoint; repeatable")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--size", type=int, default=473, help="pixels on each side")
+    parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, default=list(PRECISIONS))
+    parser.add_argument("--repeats", type=int, default=7, help="of each measurement, of which the median is taken")
+    parser.add_argument("--threads", type=int, help="CPU threads; default: torch's")
+    parser.add_argument("--output", type=Path, help="default: rewrites-DEVICE.json beside this script")
+    options = parser.parse_args(arguments)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    device = torch.device(options.device)
+    machine = (
+        torch.cuda.get_device_name() if device.type == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
+    report = {"machine": machine, "torch": torch.__version__, "size": options.size, "repeats": options.repeats}
+    report["rows"] = [row for model in options.model or ["lite0", "resnet50"] for row in rows(model, options)]
+    path = options.output or Path(__file__).with_name(f"rewrites-{device.type}.json")
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    print(f"\n{path}")
+
+
+if __name__ == "__main__":
+    main()
