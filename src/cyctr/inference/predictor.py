@@ -14,6 +14,7 @@ from cyctr.devices import choose_device, half_pays
 from cyctr.errors import ConfigError
 from cyctr.images.geometry import fit_image, fit_label, planes
 from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, resemblance
+from cyctr.inference.feature_cache import FeatureCache
 from cyctr.inference.likeness import likeness_map, mean_foreground
 from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.supports.encoded import EncodedSupport
@@ -49,6 +50,7 @@ class Predictor:
         self.digest = _digest(model)
         self.model = model.to(self.device).accelerate()
         self.calibration = CALIBRATIONS.get(calibration_name(model.config.backbone), UNKNOWN)
+        self.cache: FeatureCache | None = None
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
@@ -70,7 +72,7 @@ class Predictor:
         """
         model, own = self.model, labels[None].to(self.device)
         with self.precision():
-            features = model.backbone(images.to(self.device))
+            features = self.features(images.to(self.device))
             if isinstance(model, LimitsSupport):  # no larger than without the closer looks
                 encoded = model.encode_within(features, own, len(images) - closer)
             else:
@@ -97,7 +99,13 @@ class Predictor:
 
     def prepared(self, inputs: Tensor) -> Features:
         """What no support changes of (B, 3, S, S) views."""
-        return self.model.prepare(self.model.backbone(inputs))
+        return self.model.prepare(self.features(inputs))
+
+    def features(self, images: Tensor) -> Features:
+        """The backbone's features of (B, 3, S, S) images, from the cache where there is one and it knows them."""
+        if self.cache is None:
+            return self.model.backbone(images)
+        return self.cache.features(images, f"{self.digest} {self.half}", self.model.backbone)
 
     def predicted(
         self, query: Features, support: EncodedSupport, padding: Tensor, explain: bool = False

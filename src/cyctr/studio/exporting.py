@@ -112,7 +112,7 @@ def _chosen(project: Project, accepted_only: bool) -> tuple[list[tuple[Photo, di
     _, photos = project.store.photos(Query())
     masks = project.store.masks([photo.id for photo in photos])
     left: Counter[str] = Counter()
-    chosen = []
+    chosen: list[tuple[Photo, dict[int, Mask]]] = []
     for photo in photos:
         if accepted_only and photo.state != "accepted" and not photo.example:
             left["not accepted"] += 1

@@ -23,6 +23,7 @@ NAME = "cyctr-studio"
 ABOUT, STATE, LOCK = "project.json", "state.sqlite", ".cyctr.lock"
 MASKS, FOUND, IMAGES, NEGATIVES, CACHE, EXPORTS = "masks", "found", "images", "negatives", "cache", "exports"
 _OWN = (".", STATE, MASKS, FOUND, IMAGES, NEGATIVES, CACHE, EXPORTS)
+FEATURES = "features"  # within the cache
 _FORMAT, _VERSION = "cyctr-studio-", 1
 _LONGEST_NAME, _MOST_CLASSES = 120, 254
 _COLOURS = ("#e8453c", "#3b82f6", "#22a559", "#f59e0b", "#a855f7", "#06b6d4", "#ec4899", "#84cc16", "#f97316", "#6366f1")

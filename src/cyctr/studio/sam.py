@@ -27,7 +27,8 @@ class Sam:
     def __init__(self, events: Events) -> None:
         self._events, self._entry = events, REFINERS[_NAME]
         self._lock = threading.Lock()
-        self._fetching, self._bytes, self._problem = False, 0, None
+        self._fetching, self._bytes = False, 0
+        self._problem: str | None = None
         self._encoded: OrderedDict[object, EncodedImage] = OrderedDict()
 
     @property

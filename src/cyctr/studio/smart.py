@@ -100,9 +100,8 @@ def _look(
     fitted = fit_image(shown, config)
     height, width = content_size(view.size, config)
     features = _features(network, fitted)  # (C, h, w)
-    cells = tuple(
-        max(2, -(-side * count // config.size)) for side, count in zip((height, width), features.shape[1:], strict=True)
-    )
+    rows, columns = features.shape[1:]
+    cells = (max(2, -(-height * rows // config.size)), max(2, -(-width * columns // config.size)))
     features = features[:, : cells[0], : cells[1]]
     inside = _cells(points, window, cells)
     beside = _cells(outside, window, cells)
@@ -115,8 +114,8 @@ def _look(
     answer[:height, :width] = large.sigmoid()
     padding = padding_of([view.size], config, network.device)
     maps = edge_maps(fitted[None], answer[None, None], ~padding)[0, 0]
-    rows = [view.followed(maps, shown, config, part) for part in strips(window)]
-    found = torch.cat(rows).float().cpu().numpy()
+    parts = [view.followed(maps, shown, config, part) for part in strips(window)]
+    found = torch.cat(parts).float().cpu().numpy()
     if box is not None:
         left, top, right, bottom = (round(side) for side in box)
         keep = np.zeros(found.shape, np.bool_)
@@ -128,9 +127,9 @@ def _look(
 def _features(network: Predictor, fitted: Tensor) -> Tensor:
     """(C, h, w) features of length 1, without what all of the photo has; of every other cell."""
     with network.precision():
-        found = network.model.backbone(fitted[None].to(network.device))
+        *middle, high = network.features(fitted[None].to(network.device)).maps
     parts = []
-    for maps, weight in ((found.mid, 1.0), (found.high, _HIGH)):
+    for maps, weight in ((torch.cat(middle, 1) if middle else high, 1.0), (high, _HIGH)):
         small = F.normalize(F.avg_pool2d(maps.float(), 2, ceil_mode=True)[0], dim=0)
         parts.append(weight * F.normalize(small - small.flatten(1).mean(1)[:, None, None], dim=0))
     return F.normalize(torch.cat(parts), dim=0)

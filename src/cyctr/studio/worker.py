@@ -19,7 +19,7 @@ from cyctr.studio.jobs import Jobs
 from cyctr.studio.listing import looked_at
 from cyctr.studio.masks import Masks
 from cyctr.studio.photos import Photos
-from cyctr.studio.project import Project
+from cyctr.studio.project import CACHE, FEATURES, Project
 from cyctr.studio.refusals import BusyError, GoneError, RefusedError
 from cyctr.words import one_line
 
@@ -109,7 +109,9 @@ class Worker:
 
     def _run(self) -> None:
         try:
-            self.segmenter = self._open()
+            segmenter = self._open()
+            segmenter.remember_features(self._project.folder / CACHE / FEATURES)
+            self.segmenter = segmenter
         except (CyctrError, OSError) as error:
             with self._wake:
                 self.problem = one_line(error)
