@@ -14,6 +14,7 @@ from PIL import Image
 
 TOKEN = "a-token-of-the-tests"
 SAVED = "#save-state[data-state=saved]"
+_LEFT_OUT = "browser tests left out"
 
 
 def _executable():
@@ -23,7 +24,16 @@ def _executable():
 def _refuse(reason):
     if os.environ.get("CYCTR_REQUIRE_BROWSER") == "1":
         pytest.fail(f"the browser tests are required here, but {reason}")
-    pytest.skip(f"browser tests left out: {reason}")
+    pytest.skip(f"{_LEFT_OUT}: {reason}")
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Says once how many tests had no browser, and why."""
+    reports = terminalreporter.stats.get("skipped", [])
+    reasons = [str(report.longrepr[2]) for report in reports if isinstance(report.longrepr, tuple)]
+    left_out = [reason for reason in reasons if _LEFT_OUT in reason]
+    for reason in sorted(set(left_out)):
+        terminalreporter.write_line(f"{left_out.count(reason)} {reason.removeprefix('Skipped: ')}")
 
 
 @pytest.fixture(scope="session")
@@ -80,7 +90,7 @@ class Desk:
         self._open.callback(context.close)
         context.on("request", self._look)
         page = context.new_page()
-        page.set_default_timeout(15_000)
+        page.set_default_timeout(40_000)
         page.on("pageerror", lambda error: self.errors.append(str(error)))
         page.goto(self.address)
         if expect_ready:
@@ -122,7 +132,7 @@ def desk(browser, folder, network):
     assert not desk.errors, "the page's code failed"
 
 
-def wait(true, seconds=15):
+def wait(true, seconds=40):
     """Waits until something holds that a request in the background brings about."""
     end = time.monotonic() + seconds
     while not true():

@@ -170,4 +170,3 @@ def test_a_region_is_segmented_on_its_own_and_nothing_beyond_it_changes(desk):
     within = np.zeros_like(before)
     within[10:35, 12:42] = True
     assert np.array_equal(desk.mask("1") & ~within, before)
-

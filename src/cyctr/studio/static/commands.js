@@ -84,7 +84,7 @@ export const listCommands = () =>
     { id: "compare", group: "View", text: "Before and after the last run", keys: ["c"], scope: "label", run: () => emit("compare-wanted") },
 
     { id: "cursor", group: "Keyboard pointer", text: "Keyboard pointer on or off", keys: ["k"], scope: "label", run: toggleCursor },
-    { id: "cursor-press", group: "Keyboard pointer", text: "Press; with a brush: begin or end a stroke", keys: ["space", "enter"], scope: "label", run: onCursor(() => pressCursor()) },
+    { id: "cursor-press", group: "Keyboard pointer", text: "Press; begin or end a stroke", keys: ["space", "enter"], scope: "label", run: onCursor(() => pressCursor()) },
     { id: "cursor-take", group: "Keyboard pointer", text: "Press for the opposite", keys: ["shift+space", "shift+enter"], scope: "label", run: onCursor(() => pressCursor(true)) },
     { id: "cursor-move", group: "Keyboard pointer", text: "Move it", keys: Object.keys(ARROWS), scope: "label", fixed: true, run: (event) => arrow(event, 16) },
     { id: "cursor-fine", group: "Keyboard pointer", text: "Move it a little", keys: Object.keys(ARROWS).map((key) => `shift+${key}`), scope: "label", fixed: true, run: (event) => arrow(event, 1) },
@@ -92,7 +92,7 @@ export const listCommands = () =>
 
     { id: "next", group: "Photos", text: "Next photo", keys: ["d", "arrowright"], scope: "label", run: () => void step(1) },
     { id: "previous", group: "Photos", text: "Previous photo", keys: ["a", "arrowleft"], scope: "label", run: () => void step(-1) },
-    { id: "next-open", group: "Photos", text: "Next photo nobody looked at", keys: ["ctrl+shift+d", "shift+d"], scope: "label", run: () => void nextOpen() },
+    { id: "next-open", group: "Photos", text: "Next open photo", keys: ["ctrl+shift+d", "shift+d"], scope: "label", run: () => void nextOpen() },
     { id: "accept", group: "Photos", text: "Accept and next", keys: ["enter"], scope: "label", run: () => void decideOpen("accepted") },
     { id: "reject", group: "Photos", text: "Nothing here and next", keys: ["x"], scope: "label", run: () => void decideOpen("rejected") },
     { id: "use", group: "Photos", text: "Use as example", keys: ["u"], scope: "label", run: () => void (get("photo") && useAsExample(get("photo"))) },

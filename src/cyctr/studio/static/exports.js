@@ -53,7 +53,7 @@ function drawFormats() {
       const input = h("input", { type: "radio", name: "format", value: format.name, on: { change: look } });
       input.checked = index === 0;
       const exact = h("span", { class: "chip", "data-state": format.exact ? "accepted" : "open" }, format.exact ? "exact" : "outlines, not exact");
-      return h("label", { class: "format" }, input, h("span", { class: "format-text" }, h("strong", {}, format.name.toUpperCase()), h("span", { class: "muted" }, format.text.replace(/^\w+: /, ""))), exact);
+      return h("label", { class: "format" }, input, h("span", { class: "format-text" }, h("strong", {}, format.name.toUpperCase()), h("span", { class: "muted" }, format.text.replace(/^[^:]+: /, ""))), exact);
     }),
   );
 }

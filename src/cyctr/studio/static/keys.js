@@ -155,7 +155,7 @@ export async function showKeys() {
   redraw();
   const choice = await ask({
     title: "Keys",
-    text: "Click on a key to change it. On the stage, the right button or Ctrl does the opposite of a tool.",
+    text: "Click on a key to change it. The right button or Ctrl does the opposite of a tool.",
     content: [content, h("label", { class: "inline" }, check, "Single keys such as B work (switch off for speech input)")],
     choices: [
       { text: "Keys as they were", value: "reset" },

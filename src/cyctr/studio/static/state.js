@@ -9,6 +9,7 @@ const values = {
   screen: "label",
   brush: 25, // diameter in pixels of the photo
   tolerance: 12, // of the magic wand
+  clickKind: "auto", // what a smart click asks: SAM, our features, or the best there is
   takeOthers: false, // painting a class takes its pixels from the others
   opacity: 0.45,
   outlineOnly: false,

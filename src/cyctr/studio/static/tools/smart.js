@@ -91,7 +91,7 @@ class Click {
       emit("thinking", true);
       // without a point on the thing there is nothing to ask: what was marked is taken back
       const answer = asked
-        ? await this.#asking.ask(path("click"), { class: get("classId"), points: session.points, box: session.box, kind: get("clickKind") ?? "auto" })
+        ? await this.#asking.ask(path("click"), { class: get("classId"), points: session.points, box: session.box, kind: get("clickKind") })
         : { area: null };
       if (answer && this.#session === session) this.#apply(session, answer);
     } catch (error) {
@@ -140,7 +140,7 @@ class Click {
     const { width, height } = get("doc");
     if (p.px < 0 || p.py < 0 || p.px >= width || p.py >= height) return;
     try {
-      const body = { class: get("classId"), points: [[p.px, p.py, 1]], box: null, kind: get("clickKind") ?? "auto" };
+      const body = { class: get("classId"), points: [[p.px, p.py, 1]], box: null, kind: get("clickKind") };
       const answer = await this.#hovering.ask(path("click"), body);
       this.#candidate = answer?.area ? picture(answer) : null;
       repaintPointer();
