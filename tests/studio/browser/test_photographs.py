@@ -70,5 +70,4 @@ def test_two_photos_marked_by_clicks_are_enough_to_find_the_coins_on_the_others(
     page.click("dialog button.primary")
     page.wait_for_selector(".note:has-text('segmented'), .note:has-text('differ')")
     found = [overlap(desk.mask(f"coin{place}", "coin"), shot.label) for place, shot in enumerate(shots) if place > 1]
-    print("IoU of the clicks", labelled / 2, "of the others", found)
     assert np.mean(found) > 0.6

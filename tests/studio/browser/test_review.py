@@ -8,7 +8,7 @@ from segmenting import photos
 
 @pytest.fixture
 def folder(tmp_path):
-    return photos(tmp_path / "photos", 5)
+    return photos(tmp_path / "photos", 10)
 
 
 @pytest.fixture
@@ -29,42 +29,50 @@ def segment(page):
     page.wait_for_selector(".note:has-text('segmented'), .note:has-text('differ')")
 
 
+def dismiss(page):
+    """Closes all notes."""
+    while page.locator(".note").count():
+        page.locator(".note button[aria-label=Dismiss]").first.click()
+
+
 def test_many_are_accepted_at_once_after_their_number_was_told(page):
     page.keyboard.press("Shift+2")
     page.fill("#accept-min", "0")
-    page.wait_for_selector("#accept-many:text('Accept 4')")
+    page.wait_for_selector("#accept-many:text('Accept 9')")
     page.click("#accept-many")
-    page.wait_for_selector("dialog:has-text('Accept 4 photos?')")
+    page.wait_for_selector("dialog:has-text('Accept 9 photos?')")
     assert page.text_content("#count-accepted") == "0"
     page.click("dialog button.primary")
-    page.wait_for_selector("#count-accepted:text('4')")
+    page.wait_for_selector("#count-accepted:text('9')")
     page.select_option("#review-state", "accepted")
-    page.wait_for_selector("#review-total:text('4 photos')")
+    page.wait_for_selector("#review-total:text('9 photos')")
 
 
 def test_the_range_of_confidence_and_the_state_choose_photos(page):
     page.keyboard.press("Shift+2")
-    page.wait_for_selector("#review-total:text('5 photos')")
+    page.wait_for_selector("#review-total:text('10 photos')")
     page.locator("#review-max").fill("0")
-    page.wait_for_selector("#review-total:not(:text('5 photos'))")
+    page.wait_for_selector("#review-total:not(:text('10 photos'))")
     page.locator("#review-max").fill("100")
-    page.wait_for_selector("#review-total:text('5 photos')")
+    page.wait_for_selector("#review-total:text('10 photos')")
     page.select_option("#review-state", "rejected")
     page.wait_for_selector("#review-empty:not([hidden])")
 
 
 def test_after_another_run_the_page_says_how_many_masks_differ_and_shows_them(page, desk):
-    first = {stem: desk.mask(stem) for stem in "1234"}
-    page.keyboard.press("Escape")
+    dismiss(page)
     stroke(page, [Sight(page).screen(x, y) for x, y in ((5, 5), (45, 5), (45, 30), (5, 30))])
     saved(page)
-    page.locator(".note button[aria-label=Dismiss]").first.click()
+    page.wait_for_timeout(700)  # previews begin
+    page.wait_for_selector(".frame.stale", state="detached")
+    stems = [str(number) for number in range(1, 10)]
+    before = {stem: desk.mask(stem) for stem in stems}
+    dismiss(page)
     segment(page)
-    now = {stem: desk.mask(stem) for stem in "1234"}
-    overlap = {stem: (first[stem] & now[stem]).sum() / max(1, (first[stem] | now[stem]).sum()) for stem in now}
+    after = {stem: desk.mask(stem) for stem in stems}
+    overlap = {stem: (before[stem] & after[stem]).sum() / max(1, (before[stem] | after[stem]).sum()) for stem in stems}
     differ = {stem for stem, value in overlap.items() if value < 0.98}
-    if not differ:
-        pytest.skip("this network found the same again")
+    assert differ, "the example was changed much, and some photos have no preview"
     page.click(".note button:has-text('Look at them')")
     page.wait_for_selector(f"#changes-text:has-text('{len(differ)} mask')")
     names = page.locator(".cell .cell-name").all_text_contents()
@@ -72,7 +80,7 @@ def test_after_another_run_the_page_says_how_many_masks_differ_and_shows_them(pa
     assert page.locator("#loupe-before").is_visible()
     page.keyboard.press("e")
     wait(lambda: page.get_attribute("#compare", "aria-pressed") == "true")
-    page.click("#changes-close") if page.locator("#changes-close").is_visible() else page.keyboard.press("c")
+    page.keyboard.press("c")
     wait(lambda: page.get_attribute("#compare", "aria-pressed") == "false")
 
 

@@ -12,7 +12,7 @@ import { startFilmstrip } from "./filmstrip.js";
 import { reload, startGrid } from "./grid.js";
 import { jobNews, startJobs } from "./jobs.js";
 import { showKeys, startKeys } from "./keys.js";
-import { nextOpen, notHere, open, order, step, useAsExample } from "./opening.js";
+import { nextOpen, open, order, step, useAsExample } from "./opening.js";
 import { startPanel } from "./panel.js";
 import { learn } from "./photos.js";
 import { decode } from "./png.js";
@@ -284,6 +284,7 @@ async function start() {
   on("history", drawHistory);
   on("project", drawProject);
   on("project", repaintMasks);
+  on("project-news", projectNews);
   on("saving", (status) => {
     byId("save-state").layer = status.layer;
     drawSaving(status);
@@ -293,12 +294,6 @@ async function start() {
     const photo = get("photo");
     const inside = p && photo && p.px >= 0 && p.py >= 0 && p.px < photo.width && p.py < photo.height;
     byId("position").textContent = inside ? `${p.px}, ${p.py}` : "";
-  });
-  on("not-this", async () => {
-    const photo = get("photo");
-    const mask = photo.masks[get("classId")];
-    if (mask?.area) await useAsExample(photo, true);
-    else await notHere(photo, get("classId"), true);
   });
   drawTool(get("tool"));
   const wanted = location.hash.slice(1);

@@ -64,6 +64,7 @@ export class Doc {
   layers = new Map();
   corrected = false; // the network found a mask here: what a person saves is a correction
   keptOut = false; // the person said that the photo is no example
+  notThis = false; // what is being saved was marked as wrong: the photo becomes an example of that
 
   constructor(photo) {
     this.photo = photo;

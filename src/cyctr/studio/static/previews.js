@@ -3,7 +3,7 @@
 import { getJson, post } from "./api.js";
 import { tell } from "./dialogs.js";
 import { debounced } from "./dom.js";
-import { order, refresh } from "./opening.js";
+import { notHere, order, refresh } from "./opening.js";
 import { learn, learnMask, photoOf } from "./photos.js";
 import { emit, get, on, read, write } from "./state.js";
 
@@ -62,21 +62,28 @@ export function arrived({ photo, class: classId, revision, confidence, area }) {
   refresh(photo, classId, revision);
 }
 
+async function setExample(photo, wanted) {
+  try {
+    learn(await post(`/api/photos/${photo.id}/example`, { on: wanted }));
+  } catch (error) {
+    tell(error);
+  }
+}
+
 on("mask-saved", async ({ layer, area }) => {
   const { doc, classId } = layer;
   const mask = layer.revision ? { origin: "person", revision: layer.revision, confidence: null, area } : null;
   learnMask(doc.photo.id, classId, mask);
   const photo = photoOf(doc.photo.id) ?? doc.photo;
+  const was = photo.example;
   const marked = Object.values(photo.masks).some((each) => each.area > 0);
   // what is labelled from nothing is an example at once; a corrected mask becomes one when the person says so
-  if (!photo.example && marked && !doc.keptOut && !doc.corrected) {
-    try {
-      learn(await post(`/api/photos/${photo.id}/example`, { on: true }));
-    } catch (error) {
-      tell(error);
-    }
-  }
-  if (photo.example) emit("examples-changed", photo);
+  if (marked && !was && !doc.keptOut && (!doc.corrected || doc.notThis)) await setExample(photo, true);
+  // an example without any mark would say nothing
+  if (!marked && was) await setExample(photo, false);
+  if (doc.notThis && area === 0) await notHere(photo, classId, true);
+  doc.notThis = false;
+  if (was || photo.example) emit("examples-changed", photo);
 });
 
 on("examples-changed", async () => {

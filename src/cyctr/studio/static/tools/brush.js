@@ -3,7 +3,7 @@
 import { repaintArea, twoTone, view } from "../canvas.js";
 import { begin, commit } from "../editor.js";
 import { strokeBounds, strokeRows } from "../pixels.js";
-import { emit, get } from "../state.js";
+import { get } from "../state.js";
 
 const ERASING = "#ff5a4f";
 
@@ -35,9 +35,9 @@ class Brush {
   up() {
     if (!this.#edit) return;
     const step = commit(this.#edit, this.#erasing ? "erase" : "paint");
+    if (step && this.name === "not-this") this.#edit.doc.notThis = true;
     this.#edit = null;
     this.#erasing = false;
-    if (this.name === "not-this") emit("not-this", step);
   }
 
   cancel() {
