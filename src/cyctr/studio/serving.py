@@ -131,6 +131,7 @@ def serve(
             lifespan="off",
             timeout_graceful_shutdown=_SECONDS_FOR_PAGES,
             server_header=False,
+            timeout_keep_alive=60,
             limit_concurrency=256,
         )
         server = _Server(config, studio.events)

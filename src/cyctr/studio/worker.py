@@ -8,6 +8,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
+
 from cyctr.errors import CyctrError
 from cyctr.inference.segmenter import Segmenter
 from cyctr.limits import QUESTIONS
@@ -110,6 +112,7 @@ class Worker:
     def _run(self) -> None:
         try:
             segmenter = self._open()
+            _warm_up(segmenter)
             segmenter.remember_features(self._project.folder / CACHE / FEATURES)
             self.segmenter = segmenter
         except (CyctrError, OSError) as error:
@@ -181,3 +184,11 @@ class Worker:
         for _, future in waiting:
             if future.set_running_or_notify_cancel():
                 future.set_exception(RefusedError(why))
+
+
+def _warm_up(segmenter: Segmenter) -> None:
+    """Computes an answer that nobody asked for: the first one takes longer, and no user should wait for that."""
+    pixels = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+    mask = np.zeros((64, 64), np.bool_)
+    mask[16:48, 16:48] = True
+    segmenter.segment(pixels, segmenter.encode_support(pixels, mask, name="nothing"))
