@@ -154,6 +154,9 @@ def episode_sheet(
         captions: one line below each row.
         factor: how many times larger than life.
     """
+    explanation = prediction.extras.explanation
+    if explanation is None or explanation.state is None or episode.query_labels is None:
+        raise CyctrError("the sheet needs query_labels and a prediction with explain=True of a network with cross-attention")
     rows = [_row(episode, prediction, grid, i, factor) for i in range(len(episode.query_images))]
     return sheet(rows, COLUMNS, captions, title, LEGEND)
 

@@ -6,8 +6,8 @@ A plan is JSON: {"rows": {NAME: ROW}, "folds": [0, 1, "all", ...], "test": {"spl
 with "flip": true is done once more with answers to mirror images averaged in, with "plain": true once more with nothing
 recognised, with "edges": true once more with answers that follow edges, and again with both edges and mirror images. Or
 "ways": [[], ["edges"], ...] names what is done, and "also": {"shots", "ways"} what is done beside that. Of a ROW, all is
-optional: "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the place of the
-plan's; "watch" scores the test classes, or those held out, each so many
+optional: "method", "preset", "weights" and "settings" {DOTTED NAME: TEXT} say what is trained; "folds" and "test" take the
+place of the plan's; "watch" scores the test classes, or those held out, each so many
 episodes, for a curve; "compile" is true or false; "seconds" is how long it may take, for --seconds. A row with "together":
 [NAME, ...] trains nothing: the networks of those rows, whose checkpoints are in --output, answer together, by the mean of
 their log odds.
@@ -32,7 +32,7 @@ import torch
 
 from cyctr.backbones.weights import CATALOGUE
 from cyctr.checkpoint import load_checkpoint, save_checkpoint
-from cyctr.config import ProtocolConfig, from_dict, parse, protocol, to_dict
+from cyctr.config import ProtocolConfig, Recipe, from_dict, parse, protocol, to_dict
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.joined import learn_from_everything
 from cyctr.datasets.opening import open_dataset
@@ -43,7 +43,8 @@ from cyctr.evaluation.answering import NetworkMethod, along_edges, with_weights
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, RunKey
 from cyctr.evaluation.run import environment
-from cyctr.methods.cyctr.config import Config, ModelConfig, preset
+from cyctr.methods.recipes import recipes_of
+from cyctr.methods.table import USUAL
 from cyctr.storage import write_atomically
 from cyctr.training.loop import Trainer
 from cyctr.training.options import Options
@@ -105,7 +106,9 @@ class Job(NamedTuple):
         """Whether a result is of this very row, not of an earlier plan or preset."""
         if "together" in self.row or "together" in found["row"]:
             return found["row"].get("together") == self.row.get("together")
-        return as_built(from_dict(Config, found["config"])) == as_built(configuration(self.row))
+        return as_built(from_dict(recipes_of(method_of(found["row"])).kind, found["config"])) == as_built(
+            configuration(self.row)
+        )
 
     def tested(self, found: dict[str, Any]) -> bool:
         """Whether a result has all that is to be measured."""
@@ -162,7 +165,7 @@ class Laboratory:
         self.dataset, self.device, self.output = open_dataset(data), device, output
         self._stores: dict[tuple[str, int | None], Store] = {}
         self._evaluations: dict[str, Evaluation] = {}
-        self._compiled: ModelConfig | None = None
+        self._compiled: Any = None
 
     def run(self, name: str, row: dict[str, Any], fold: int | str, test: dict[str, Any]) -> dict[str, Any]:
         """Trains and tests one row on one fold; arguments as in `Job`."""
@@ -178,7 +181,7 @@ class Laboratory:
         trained = time.perf_counter()
         checkpoint = self.output / f"{job.title}.safetensors"
         weights = {**trainer.optimization.tested, **trainer.recognised()}
-        save_checkpoint(checkpoint, trainer.model, config, weights, half=True, auxiliary=False, data=trainer.data)
+        save_checkpoint(checkpoint, trainer.model, config, weights, half=True, auxiliary=False, data=trainer.parts.data)
         tested = {"test": self.test([trainer.method()], config, trainer.dataset, job)} if test else {}
         found = {
             "name": name,
@@ -206,7 +209,7 @@ class Laboratory:
         """Where the networks of a row are, or will be."""
         return [self.output / f"{name}-fold{job.fold}.safetensors" for name in job.row.get("together", [job.name])]
 
-    def _methods(self, job: Job) -> tuple[list[NetworkMethod], Config]:
+    def _methods(self, job: Job) -> tuple[list[NetworkMethod], Recipe]:
         """The networks of a row, from their checkpoints."""
         loaded = [load_checkpoint(path) for path in self.checkpoints(job)]
         half = self.device.type == "cuda"
@@ -233,7 +236,7 @@ class Laboratory:
     def _write(self, job: Job, found: dict[str, Any]) -> None:
         write_atomically(self.output / f"{job.title}.json", (json.dumps(found, indent=1) + "\n").encode())
 
-    def _trainer(self, job: Job, config: Config) -> Trainer:
+    def _trainer(self, job: Job, config: Recipe) -> Trainer:
         if config.model != self._compiled:
             torch.compiler.reset()  # compiles a function for a few networks only, and leaves it uncompiled for more
             self._compiled = config.model
@@ -251,7 +254,9 @@ class Laboratory:
             tensorboard=False,
         )
         store = self.store(dataset, config.training.augmentation.longest)
-        plan = Plan(config, dataset, 0 if everything else int(job.fold), folder, self.device, options)
+        plan = Plan(
+            config, dataset, 0 if everything else int(job.fold), folder, self.device, options, method=method_of(job.row)
+        )
         return Trainer(prepare(plan, store=store))
 
     def store(self, dataset: Dataset, longest: int | None) -> Store:
@@ -278,7 +283,7 @@ class Laboratory:
     def test(
         self,
         methods: Sequence[NetworkMethod],
-        config: Config,
+        config: Recipe,
         dataset: Dataset,
         job: Job,
         known: Sequence[dict[str, Any]] = (),
@@ -291,7 +296,7 @@ class Laboratory:
         size = config.training.augmentation.size
         measure = replace(measure, input=replace(measure.input, size=size), order=test.get("order", measure.order))
         evaluation = self.evaluation(dataset, test["split"], measure)
-        found, familiar = [], [method.network.familiar for method in methods]
+        found, familiar = [], [getattr(method.network, "familiar", None) for method in methods]
         for shots, way in measured(test):
             if way["plain"] and not any(familiar):
                 continue
@@ -305,7 +310,8 @@ class Laboratory:
             for place, method in enumerate(methods):
                 alone = len(methods) == 1
                 method.flip, method.edges = way["flip"], way["edges"] and alone
-                method.network.familiar = None if way["plain"] else familiar[place]
+                if familiar[place] is not None:
+                    method.network.familiar = None if way["plain"] else familiar[place]
                 results = Results({})
                 limit = int(0.5 * free_memory(self.device))
                 answering = method if alone else Averaged(method, said, place, way["edges"])
@@ -329,15 +335,21 @@ class Laboratory:
         return found
 
 
-def configuration(row: dict[str, Any]) -> Config:
+def configuration(row: dict[str, Any]) -> Recipe:
     """The config of a row."""
-    config = preset(row.get("preset", "best"))
+    recipes = recipes_of(method_of(row))
+    config = recipes.preset(row.get("preset"))
     if "weights" in row:
         config = with_weights(config, row["weights"])
-    return parse(Config, config, row.get("settings", {}))
+    return parse(recipes.kind, config, row.get("settings", {}))
 
 
-def as_built(config: Config) -> Config:
+def method_of(row: dict[str, Any]) -> str:
+    """The method that a row trains."""
+    return row.get("method", USUAL)
+
+
+def as_built(config: Recipe) -> Recipe:
     """The same with the backbone's first blocks as they are built, whether that was asked for or follows from the weights."""
     backbone = config.model.backbone
     entry = CATALOGUE.get(backbone.weights or "")

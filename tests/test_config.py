@@ -25,6 +25,7 @@ from cyctr.methods.cyctr.config import (
     RELEASED,
     Config,
     EncoderConfig,
+    Level,
     LossConfig,
     ModelConfig,
     PriorConfig,
@@ -360,9 +361,11 @@ def another(value, kind):
         str: "resnet18",
         str | None: "timm:a1_in1k",
         tuple[float, float]: (0.75, 1.5),
-        tuple[int, int, int] | None: (1, 2, 4),
+        tuple[int, ...] | None: (1, 2, 4),
+        tuple[float, ...] | None: (0.5, 0.25, 2.0),
+        tuple[float, ...]: (0.25, 0.5),
         tuple[float, float, float] | None: (0.1, 0.25, 0.5),
-        tuple[config.Level, ...]: ("high", "mid") if value != ("high", "mid") else ("high",),
+        tuple[Level, ...]: ("high", "mid") if value != ("high", "mid") else ("high",),
     }
     return kinds[kind]
 
@@ -469,7 +472,7 @@ def test_a_number_that_cannot_be_is_refused_by_the_name_that_an_option_has(name)
         ("training.rotate", "maybe", "training.rotate is 'maybe'; expected true or false"),
         ("training.rotate", "", "training.rotate is ''; expected true or false"),
         ("model.encoder.cross", "cyclic", "^model.encoder.cross is 'cyclic'; expected one of 'none', 'vanilla', 'predicted', "),
-        ("optimizer.decay", "Poly", "^optimizer.decay is 'Poly'; expected one of 'poly', 'cosine'$"),
+        ("optimizer.decay", "Poly", "^optimizer.decay is 'Poly'; expected one of 'poly', 'cosine', 'steps'$"),
         ("model.prior.votes", "mid,low", r"^model.prior.votes\[1\] is 'low'; expected one of 'mid', 'high'$"),
         ("model.encoder.layer", "2", "^model.encoder.layer is not a setting; the nearest one is model.encoder.layers$"),
         ("encoder.layers", "2", "encoder.layers is not a setting; the nearest one is model.encoder.layers"),

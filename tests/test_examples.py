@@ -51,19 +51,22 @@ def test_learning_from_scratch_refuses_numbers_out_of_range(script, option, valu
 
 def test_a_sheet_has_a_row_per_episode_and_a_column_per_view():
     given = episode(batch=3)
-    prediction = tiny()(given, explain=True)
-    page = EXAMPLE["episode_sheet"](given, prediction, "title", ["a", "b", "c"], factor=2)
+    model = tiny()
+    prediction = model(given, explain=True)
+    page = EXAMPLE["episode_sheet"](given, prediction, model.backbone.grid, "title", ["a", "b", "c"], factor=2)
     assert page.width > len(EXAMPLE["COLUMNS"]) * 130
     assert page.height > 3 * 130
 
 
 def test_a_sheet_takes_a_query_of_another_size_than_its_support():
     given = episode(batch=1, size=33, query_size=97)
-    page = EXAMPLE["episode_sheet"](given, tiny()(given, explain=True), "title", ["a"], factor=1)
+    model = tiny()
+    page = EXAMPLE["episode_sheet"](given, model(given, explain=True), model.backbone.grid, "title", ["a"], factor=1)
     assert page.width > len(EXAMPLE["COLUMNS"]) * 97
 
 
 def test_a_sheet_of_an_unexplained_prediction_is_refused():
     given = episode(batch=1)
+    model = tiny()
     with pytest.raises(CyctrError, match="explain=True"):
-        EXAMPLE["episode_sheet"](given, tiny()(given), "title", ["a"])
+        EXAMPLE["episode_sheet"](given, model(given), model.backbone.grid, "title", ["a"])

@@ -26,8 +26,7 @@ INTERRUPT = """
 MOMENTS = {
     "typer": "before the commands are known",
     "cyctr.cli.weights": "when the last of them is imported",
-    "cyctr.inference.segmenter": "when a command has begun",
-    "torch": "when a library is imported",
+    "torch": "when a command has begun",
 }
 
 

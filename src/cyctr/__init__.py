@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from cyctr.checkpoint import load_checkpoint, load_model, save_checkpoint
     from cyctr.errors import CyctrError
+    from cyctr.evaluation.entry import evaluate
     from cyctr.inference import Box, Clicker, EncodedSupport, ImageResult, Polygons, Segmentation, Segmenter, read_supports
     from cyctr.methods.base import Method
     from cyctr.methods.cyctr.config import Config, ModelConfig, preset
@@ -35,6 +36,7 @@ _HOME = {
     "Segmentation": "inference",
     "Segmenter": "inference",
     "build": "methods.cyctr.network",
+    "evaluate": "evaluation.entry",
     "load_checkpoint": "checkpoint",
     "load_model": "checkpoint",
     "preset": "methods.cyctr.config",
@@ -60,6 +62,7 @@ __all__ = [
     "Segmentation",
     "Segmenter",
     "build",
+    "evaluate",
     "load_checkpoint",
     "load_model",
     "preset",

@@ -1,7 +1,7 @@
 """Weights and config <-> one .safetensors file.
 
 The frozen backbone is not in it: it is the same for everyone, and the config says where it comes from. What of
-it was tuned is; and all of it, where `backbone.weights` says that it is inside.
+it has learned is; and all of it, where `backbone.weights` says that it is inside.
 """
 
 import hashlib
@@ -92,11 +92,13 @@ def checkpoint_bytes(
     if unknown:
         raise CheckpointError(f"weights has {unknown[0]!r}, which this network lacks; give weights of this network")
     inside = config.model.backbone.weights == INSIDE
-    state = {name: value for name, value in {**state, **given}.items() if inside or not _frozen(name)}
+    state = {name: value for name, value in {**state, **given}.items() if inside or not _frozen(name, model)}
     if not auxiliary:
         state = {name: value for name, value in state.items() if not name.startswith(model.training_only)}
     if half:
-        state = {name: value if name.endswith(SPECTRUM) or _frozen(name) else value.half() for name, value in state.items()}
+        state = {
+            name: value if name.endswith(SPECTRUM) or _frozen(name, model) else value.half() for name, value in state.items()
+        }
     method = name_of(type(model))
     about = {"format": _FORMAT, "method": method, "config": to_dict(config), "backbone": weights_digest(model.backbone)}
     return pack(state, about if data is None else {**about, "data": dict(data)})
@@ -122,7 +124,7 @@ def load_checkpoint(path: Path | str) -> tuple[AnyMethod, Any]:
         raise CheckpointError(
             f"{path}: was trained on other backbone weights than {config.model.backbone.weights!r} gives here; restore those"
         )
-    expected = {name: value for name, value in model.state_dict().items() if inside or not _frozen(name)}
+    expected = {name: value for name, value in model.state_dict().items() if inside or not _frozen(name, model)}
     if not any(name.startswith(kind.training_only) for name in state):  # left out: they have no part in an answer
         expected = {name: value for name, value in expected.items() if not name.startswith(kind.training_only)}
     missing, extra = sorted(expected.keys() - state.keys()), sorted(state.keys() - expected.keys())
@@ -212,16 +214,16 @@ def _checksum(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
     return total.hexdigest()
 
 
-def _frozen(name: str) -> bool:
+def _frozen(name: str, model: AnyMethod) -> bool:
     """Whether a tensor of a network is the same for everyone."""
-    return name.startswith(_BACKBONE) and not name.endswith(SPECTRUM)
+    return name.startswith(_BACKBONE) and name.removeprefix(_BACKBONE) not in model.backbone.learned
 
 
 def weights_digest(backbone: Backbone) -> str:
     """A checksum of the frozen weights, by which a checkpoint knows its backbone."""
     total = hashlib.sha256()
     for name, value in sorted(backbone.state_dict().items()):
-        if _frozen(_BACKBONE + name) and value.is_floating_point():
+        if name not in backbone.learned and value.is_floating_point():
             total.update(name.encode())
             total.update(value.detach().cpu().float().contiguous().numpy().tobytes())
     return total.hexdigest()

@@ -66,7 +66,7 @@ def photos(root: Path, classes: int = 4, each: int = 4) -> Path:
 def prepared(path: Path, config: Config = SMALL, options: Options = QUIET, **others: Any) -> Trainer:
     """A trainer that has neither begun nor resumed."""
     given = {"dataset": textures(), "fold": 0, "device": CPU, **others}
-    asked = {name: given.pop(name) for name in ("dataset", "fold", "device", "world", "resume") if name in given}
+    asked = {name: given.pop(name) for name in ("dataset", "fold", "device", "world", "resume", "method") if name in given}
     return Trainer(prepare(Plan(config=config, folder=RunFolder(path), options=options, **asked), **given))
 
 

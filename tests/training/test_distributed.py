@@ -323,7 +323,7 @@ def test_more_processes_than_gpus_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "4")
     monkeypatch.setenv("LOCAL_RANK", "2")
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(ConfigError, match="3 processes on a machine with 2 GPUs; start fewer"), join("cuda"):
+    with pytest.raises(ConfigError, match="3 processes on a machine with 2 GPUs; lower nproc-per-node"), join("cuda"):
         pass
 
 

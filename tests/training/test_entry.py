@@ -1,5 +1,9 @@
+import re
+from pathlib import Path
+
 import pytest
 from learning import QUIET, SMALL, changed, photos, same_bits, state_of, textures, trained
+from miniature import state
 
 import cyctr
 from cyctr.checkpoint import describe_checkpoint
@@ -65,3 +69,40 @@ def test_a_run_that_is_there_or_that_another_process_writes_is_left_alone(tmp_pa
     cyctr.train(textures(), tmp_path / "run", config=SMALL, device="cpu", max_minutes=0, **SHORT)
     with pytest.raises(ConfigError, match=r"holds a run already; resume it, replace it"):
         cyctr.train(textures(), tmp_path / "run", config=SMALL, device="cpu")
+
+
+def test_a_run_that_is_there_is_replaced_where_that_is_asked_for(tmp_path):
+    cyctr.train(textures(), tmp_path / "run", config=changed(SMALL, training={"seed": 1}), device="cpu", **SHORT)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    cyctr.train(textures(), tmp_path / "run", config=SMALL, device="cpu", force=True, **SHORT)
+    trained(tmp_path / "whole")
+    assert same_bits(state_of(tmp_path / "run"), state_of(tmp_path / "whole"))
+    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    with pytest.raises(ConfigError, match="give one of them"):
+        cyctr.train(textures(), tmp_path / "run", device="cpu", force=True, resume=True, **SHORT)
+
+
+def test_nothing_is_replaced_before_everything_is_checked(tmp_path):
+    cyctr.train(textures(), tmp_path / "run", config=SMALL, device="cpu", max_minutes=0, **SHORT)
+    before = state(tmp_path / "run")
+    with pytest.raises(DataError, match="a 9-shot episode needs 10"):
+        cyctr.train(
+            textures(), tmp_path / "run", config=changed(SMALL, training={"shots": 9}), device="cpu", force=True, **SHORT
+        )
+    assert state(tmp_path / "run") == before
+
+
+@pytest.mark.parametrize("fold", [2, "all"])
+def test_a_run_is_resumed_on_its_own_fold(fold, tmp_path):
+    for path in (tmp_path / "run", tmp_path / "whole"):
+        minutes = {"max_minutes": 0} if path.name == "run" else {}
+        cyctr.train(textures(), path, config=SMALL, device="cpu", fold=fold, **minutes, **SHORT)
+    cyctr.train(textures(), tmp_path / "run", device="cpu", resume=True, **SHORT)
+    assert same_bits(state_of(tmp_path / "run"), state_of(tmp_path / "whole"))
+
+
+def test_no_message_of_the_library_names_a_flag_of_the_command_line():
+    sources = sorted((Path(cyctr.__file__).parent / "training").glob("*.py"))
+    assert len(sources) > 10
+    for path in sources:
+        assert not re.findall(r"--[a-z]", path.read_text()), path.name

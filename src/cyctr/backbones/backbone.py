@@ -1,4 +1,4 @@
-"""Image -> Features: one adapter over timm's networks, frozen except for tuned parts, at output stride 8."""
+"""Image -> Features: one adapter over timm's networks at output stride 8, frozen except for the parts that a config trains."""
 
 import copy
 import difflib
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from cyctr import compat
 from cyctr.backbones.grid import Grid
+from cyctr.backbones.levels import remove_last_relu, train_levels
 from cyctr.backbones.tiny import TinyBody
 from cyctr.backbones.tuning import SPECTRUM, SpectralConv2d, factorise, settle, tune
 from cyctr.config import BackboneConfig
@@ -29,10 +30,12 @@ _IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 class Backbone(nn.Module):
     """A frozen ImageNet network that gives feature maps of some of its levels, all on one grid.
 
-    Its weights never train: they ask for no gradient, and it stays in evaluation mode, BatchNorms included, whatever `train()`
-    is called with. Where `config.tuned`, the singular values of its convolutions do. It normalises images itself.
+    It stays in evaluation mode, BatchNorms included, whatever `train()` is called with. Its weights ask for no gradient, but
+    for what learns: the singular values of its convolutions where `config.tuned`, the weights of its last levels where
+    `config.trained`. It normalises images itself.
 
     Attributes:
+        learned: the names of what learns.
         taps: the levels that it gives, the finest first.
         channels: of each of the maps.
         grid: where the cells sit among the pixels.
@@ -43,6 +46,8 @@ class Backbone(nn.Module):
 
     def __init__(self, config: BackboneConfig) -> None:
         super().__init__()
+        if config.tuned and config.trained:
+            raise ConfigError(f"backbone.trained is {config.trained} and backbone.tuned is true; a backbone learns in one way")
         self.config = config
         self.body, mean, std = _create_body(config)
         if config.stride_in_1x1:
@@ -59,8 +64,13 @@ class Backbone(nn.Module):
         order = range(len(self.taps))
         self._reference = min(order, key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
         self.grid = replace(self._placed[self._reference], offset=config.offset or 0)
+        if not config.last_relu:
+            remove_last_relu(self.body, self.taps[-1])
         if config.tuned:
             tune(self.body)  # after the probe, which would look for singular vectors
+        if config.trained:
+            train_levels(self.body, self.taps[-1], config.trained)
+        self.learned = frozenset(name for name, value in self.named_parameters() if value.requires_grad)
         self.accelerated = False
         shape = (1, 3, 1, 1)
         self.register_buffer("mean", torch.tensor(config.mean or mean).view(shape), persistent=False)
@@ -68,7 +78,7 @@ class Backbone(nn.Module):
 
     def forward(self, images: Tensor) -> Features:
         """Features of (B, 3, H, W) RGB images, uint8 or float in [0, 1]."""
-        with torch.set_grad_enabled(self.config.tuned and torch.is_grad_enabled()):
+        with torch.set_grad_enabled(self.config.learns and torch.is_grad_enabled()):
             if images.device.type == "cpu" and not torch.compiler.is_compiling():
                 pieces = images.split(max(1, _CHUNK_PIXELS // images[0, 0].numel()))
             else:
@@ -127,15 +137,16 @@ class Backbone(nn.Module):
         return self
 
     def learning(self) -> Self:
-        """What learns in place of a tuned backbone: it has the same parameters, and is faster on a GPU.
+        """What learns in place of the backbone: it has the same parameters, and is faster on a GPU.
 
-        Depthwise convolutions run as in `accelerate`, which on a CPU makes little difference here; memory is laid out channels
-        last.
+        Depthwise convolutions run as in `accelerate` where their weights are frozen, which on a CPU makes little difference
+        here; memory is laid out channels last.
         """
         factorise(self.body)  # before anything is compiled
         same = {id(tensor): tensor for tensor in chain(self.parameters(), self.buffers())}
         twin = copy.deepcopy(self, same)
-        use_depthwise(twin.body)
+        if self.config.tuned:
+            use_depthwise(twin.body)
         return twin.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def accelerate(self) -> Self:

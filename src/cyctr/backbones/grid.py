@@ -81,6 +81,27 @@ class Grid:
             maps = F.pad(maps, (0, max(right, 0), 0, max(bottom, 0)), mode="replicate")
         return maps[..., : size[0], : size[1]]
 
+    def spread(self, weights: Tensor, size: tuple[int, int]) -> Tensor:
+        """The transpose of `upsample`: how much each cell counts in a sum over weighted pixels of the upsampled map.
+
+        So a weighted sum of an upsampled map needs no map at pixel resolution, which has C times as many numbers.
+
+        Args:
+            weights: (..., H, W) of the pixels.
+            size: (h, w) of the feature map.
+
+        Returns:
+            (..., h, w): their sum is that of the pixels.
+        """
+        rows, columns = (self._shares(cells, weights.shape[axis], weights) for cells, axis in zip(size, (-2, -1), strict=True))
+        return rows.T @ weights @ columns
+
+    def _shares(self, cells: int, pixels: int, like: Tensor) -> Tensor:
+        """(pixels, cells) what each pixel along one side takes from each cell: `upsample` treats sides independently."""
+        one_hot = torch.eye(cells, dtype=like.dtype, device=like.device)  # a map for each cell
+        wide = abs(self.offset) // self.stride + 2  # enough to be shifted sideways; all columns are alike
+        return self.upsample(one_hot[None, :, :, None].expand(-1, -1, -1, wide), (pixels, 1))[0, :, :, 0].T
+
     def centres(self, index: Tensor, width: int) -> Tensor:
         """(N, 2) the (x, y) in pixels of cells, given as places in h * w."""
         first = self.offset + (0.0 if self.alignment == "corner" else (self.stride - 1) / 2)

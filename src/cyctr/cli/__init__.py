@@ -30,32 +30,8 @@ from cyctr.cli import (
 from cyctr.cli.command import Commands, add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
+from cyctr.methods.table import USUAL
 from cyctr.words import one_line
-
-app = typer.Typer(
-    name="cyctr",
-    cls=Commands,
-    help="Few-shot segmentation: label a few images of anything, segment it in every other image.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "token_normalize_func": with_dashes},
-)
-add(app, "studio", studio.studio, studio.EXAMPLES)
-add(app, "segment", segment.segment, segment.EXAMPLES)
-add(app, "explain", explain.explain, explain.EXAMPLES)
-app.add_typer(support.app, name="support")
-add(app, "demo", demo.demo, demo.EXAMPLES)
-add(app, "info", info.info, info.EXAMPLES)
-add(app, "episodes", episodes.episodes, episodes.EXAMPLES)
-add(app, "evaluate", evaluate.evaluate, evaluate.EXAMPLES, evaluate.LISTS)
-add(app, "train", train.train, train.EXAMPLES, train.LISTS)
-add(app, "merge", evaluate.merge, evaluate.MERGE_EXAMPLES)
-add(app, "convert-release", convert_release.convert_release, convert_release.EXAMPLES)
-app.add_typer(data.app, name="data")
-app.add_typer(weights.app, name="weights")
-app.add_typer(prepare.app, name="prepare")
 
 
 def _version(wanted: bool) -> None:
@@ -64,13 +40,45 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Options that come before any command."""
+
+
+def make_app(method: str = USUAL) -> typer.Typer:
+    """The command line, with the settings of a method as options of `train`."""
+    made = typer.Typer(
+        name="cyctr",
+        cls=Commands,
+        help="Few-shot segmentation: label a few images of anything, segment it in every other image.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "token_normalize_func": with_dashes},
+    )
+    add(made, "studio", studio.studio, studio.EXAMPLES)
+    add(made, "segment", segment.segment, segment.EXAMPLES)
+    add(made, "explain", explain.explain, explain.EXAMPLES)
+    made.add_typer(support.app, name="support")
+    add(made, "demo", demo.demo, demo.EXAMPLES)
+    add(made, "info", info.info, info.EXAMPLES)
+    add(made, "episodes", episodes.episodes, episodes.EXAMPLES)
+    add(made, "evaluate", evaluate.evaluate, evaluate.EXAMPLES, evaluate.LISTS)
+    add(made, "train", train.command(method), train.EXAMPLES, train.LISTS)
+    add(made, "merge", evaluate.merge, evaluate.MERGE_EXAMPLES)
+    add(made, "convert-release", convert_release.convert_release, convert_release.EXAMPLES)
+    made.add_typer(data.app, name="data")
+    made.add_typer(weights.app, name="weights")
+    made.add_typer(prepare.app, name="prepare")
+    made.callback()(options)
+    return made
+
+
+app = make_app()
 
 
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
@@ -102,6 +110,14 @@ def _give_others_time() -> None:
         time.sleep(_MOMENT)
 
 
+def _method_named(arguments: Sequence[str]) -> str | None:
+    """The method that `cyctr train` is told of."""
+    if arguments[1:2] != ["train"]:
+        return None
+    after = next((value for name, value in pairwise(arguments) if name == "--method"), None)
+    return after or next((text.removeprefix("--method=") for text in arguments if text.startswith("--method=")), None)
+
+
 def _refuse_nowhere(arguments: Sequence[str]) -> None:
     """Raises ConfigError for an empty --output, as of a variable that is not set: to a path that is the folder one is in."""
     if "--output=" in arguments or ("--output", "") in pairwise(arguments):
@@ -117,7 +133,8 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # a file's name may be no text
     try:
         _refuse_nowhere(sys.argv)
-        sys.exit(app(standalone_mode=False))
+        method = _method_named(sys.argv)
+        sys.exit((app if method is None else make_app(method))(standalone_mode=False))
     except CyctrError as error:
         _say(error, error)
     except _USAGE_ERROR as error:

@@ -4,13 +4,18 @@ from typing import Annotated
 
 import typer
 
-from cyctr.methods.cyctr.config import PRESETS
+from cyctr.methods.recipes import recipes_of
+from cyctr.methods.table import METHODS, USUAL
 
 EXAMPLES = ("cyctr info --preset best",)
 
 
 def info(
-    preset: Annotated[str, typer.Option(help=f"{', '.join(PRESETS)}.")] = "paper",
+    preset: Annotated[
+        str | None,
+        typer.Option(help=f"Of {USUAL}: {', '.join(recipes_of().presets)}.", show_default="the first of the method"),
+    ] = None,
+    method: Annotated[str, typer.Option(help=f"{', '.join(METHODS)}, or package.module:Class of your own.")] = USUAL,
     backbone: Annotated[str, typer.Option(help="A timm network, or 'tiny'.")] = "resnet50",
 ) -> None:
     """Show the settings of a preset and the size of the network it builds."""
@@ -20,20 +25,22 @@ def info(
     from rich.table import Table
 
     from cyctr import config
-    from cyctr.methods.cyctr import config as of_method
-    from cyctr.methods.cyctr.network import build
+    from cyctr.backbones.backbone import Backbone
+    from cyctr.methods.base import find_method
 
-    chosen = of_method.preset(preset)
+    recipes = recipes_of(method)
+    preset = preset or next(iter(recipes.presets))
+    chosen = recipes.preset(preset)
     chosen = replace(chosen, model=replace(chosen.model, backbone=replace(chosen.model.backbone, name=backbone)))
     console = Console()
     settings = Table(box=None, pad_edge=False, header_style="bold", title=f"Settings of {preset!r}", title_justify="left")
     for heading in ("setting", "value", "meaning"):
         settings.add_column(heading)
-    for name, _, help_text in config.settings(of_method.Config):
+    for name, _, help_text in config.settings(recipes.kind):
         settings.add_row(name, str(config.value_at(chosen, name)), help_text)
     console.print(settings)
 
-    model = build(chosen.model)
+    model = find_method(method).build(chosen, Backbone(chosen.model.backbone))
     sizes = Table(box=None, pad_edge=False, header_style="bold", title="\nParameters", title_justify="left")
     sizes.add_column("part")
     sizes.add_column("count", justify="right")

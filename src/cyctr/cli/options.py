@@ -154,14 +154,16 @@ def takes_fields(
     return decorate
 
 
-def takes_config(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command one option for each setting of `Config` in place of its parameter `changes`, those that were given."""
+def takes_config(method: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command one option for each setting of a method in place of its parameter `changes`, those that were given."""
     from cyctr.config import shown, value_at
-    from cyctr.methods.cyctr.config import PRESETS, Config
+    from cyctr.methods.recipes import recipes_of
+
+    recipes = recipes_of(method)
 
     def usual(name: str) -> str:
         """The value that all presets have, or that of each."""
-        values = {preset: shown(value_at(config, name)) for preset, config in PRESETS.items()}
+        values = {preset: shown(value_at(config, name)) for preset, config in recipes.presets.items()}
         if len(set(values.values())) == 1:
             return f"default: {next(iter(values.values()))}"
         return ", ".join(f"{preset}: {value}" for preset, value in values.items())
@@ -169,7 +171,7 @@ def takes_config(command: Callable[..., None]) -> Callable[..., None]:
     def panel(name: str) -> str:
         return Further(f"Settings of {name.rpartition('.')[0]}")
 
-    return takes_fields(Config, "changes", panels=panel, usual=usual)(command)
+    return takes_fields(recipes.kind, "changes", panels=panel, usual=usual)
 
 
 def _signed(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:

@@ -6,7 +6,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,15 +15,16 @@ import typer
 
 from cyctr.cli import options
 from cyctr.errors import ConfigError
-from cyctr.methods.cyctr.config import PRESETS
+from cyctr.methods.recipes import recipes_of
+from cyctr.methods.table import METHODS, USUAL
 from cyctr.storage import alone
 from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
     from functools import partial
 
+    from cyctr.config import Recipe
     from cyctr.datasets.dataset import Dataset
-    from cyctr.methods.cyctr.config import Config
     from cyctr.training.distributed import World
     from cyctr.training.loop import Trainer
     from cyctr.training.run_folder import RunFolder
@@ -45,7 +46,7 @@ LISTS = {
     ),
 }
 
-_PRESET = "best"
+_SWITCH = {"auto": None, "yes": True, "no": False}
 _OF_THE_RUN = "with --resume the run's own"
 _WEIGHTS = "resnet50-keras"  # where the preset names none
 _TELL_STEPS, _TELL_SECONDS = 3, 10  # before the first line, and between lines, where there is no terminal for a bar
@@ -53,9 +54,7 @@ _RECENT_STEPS = 100  # that say how long the others will take
 _LONG = 12 * 3600  # seconds from which on a run is called long
 
 
-@options.takes_config
-@options.takes_data()
-def train(
+def _train(
     dataset: "partial[Dataset]",
     changes: Mapping[str, str],
     output: Annotated[Path, typer.Option(help="Folder for checkpoints, metrics and curves; made if it is not there.")],
@@ -69,8 +68,15 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help=f"The recipe that --model.*, --optimizer.* ... change: {', '.join(PRESETS)}.",
-            show_default=f"{_PRESET}; {_OF_THE_RUN}",
+            help=f"The recipe that --model.*, --optimizer.* ... change; of {USUAL}: {', '.join(recipes_of().presets)}.",
+            show_default=f"{recipes_of().usual}; {_OF_THE_RUN}",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            help=f"What is trained: {', '.join(METHODS)}, or package.module:Class of your own.",
+            show_default=f"{USUAL}; {_OF_THE_RUN}",
         ),
     ] = None,
     weights: Annotated[
@@ -140,8 +146,8 @@ def train(
     halves = {"auto": chosen.type == "cuda", "bfloat16": True, "float32": False}
     given = {
         "half": None if precision is None else _choice("--precision", precision, halves),
-        "compile": _yes_or_no("--compile", compiled),
-        "resident": _yes_or_no("--resident", resident),
+        "compile": _choice("--compile", compiled),
+        "resident": _choice("--resident", resident),
         "workers": workers,
         "accumulate": accumulate,
         "deterministic": deterministic,
@@ -156,9 +162,11 @@ def train(
     with ExitStack() as stack:
         world = stack.enter_context(join(chosen.type))  # before anything is read: the first reads the run's folder for all
         opened, keeps = _open(dataset, fold)
-        config = _config(preset, weights, changes, folder if resume else None, world, opened.name)
+        resumed = folder if resume else None
+        name = method or (world.share(resumed.method) if resumed is not None else USUAL)
+        config = _config(name, preset, weights, changes, resumed, world, opened.name)
         usual = {"validate_every": None}
-        plan = plan_run(config, opened, folder, chosen, given, usual, fold, keeps, world, resume, force)
+        plan = plan_run(config, opened, folder, chosen, given, usual, fold, keeps, world, resume, force, name)
         if world.leads:
             stack.enter_context(alone(output / ".run.lock", output))
         with options.progress_bars("reading the data", "looking for latent classes") as (progress, mining):
@@ -174,38 +182,43 @@ def train(
         raise typer.Exit(128 + (asked[0] if asked else signal.SIGINT))
 
 
+def command(method: str = USUAL) -> Callable[..., None]:
+    """`cyctr train` with the settings of a method as options."""
+    return options.takes_config(method)(options.takes_data()(_train))
+
+
+train = command()
+
+
 def _config(
+    method: str,
     preset: str | None,
     weights: str | None,
     changes: Mapping[str, str],
     resumed: "RunFolder | None",
     world: "World",
     dataset: str,
-) -> "Config":
+) -> "Recipe":
     """What the options ask for; they change a preset for the dataset, or the settings of the run that is resumed."""
     from cyctr.config import parse
     from cyctr.evaluation.answering import with_weights
-    from cyctr.methods.cyctr import config as configs
 
+    recipes = recipes_of(method)
     if resumed is not None and preset is None:
         base = world.share(resumed.settings)
     else:
-        base = configs.preset(preset or _PRESET, dataset)
+        base = recipes.preset(preset, dataset)
         if weights is None and base.model.backbone.weights is None:
             weights = _WEIGHTS
     if weights is not None:
         base = with_weights(base, weights)
-    return parse(configs.Config, base, changes)
+    return parse(recipes.kind, base, changes)
 
 
-def _choice(option: str, text: str, choices: Mapping[str, Any]) -> Any:
+def _choice(option: str, text: str, choices: Mapping[str, Any] = _SWITCH) -> Any:
     if text not in choices:
         raise ConfigError(f"{option} is {text!r}; expected {', '.join(choices)}")
     return choices[text]
-
-
-def _yes_or_no(option: str, text: str) -> bool | None:
-    return _choice(option, text, {"auto": None, "yes": True, "no": False})
 
 
 def _open(dataset: "partial[Dataset]", fold: str | None) -> tuple["Dataset", bool]:
@@ -319,8 +332,10 @@ def _conclude(trainer: "Trainer", outcome: str, dataset: "partial[Dataset]") -> 
     if outcome != "finished":
         why = "stopped" if outcome == "stopped" else "time is up"
         print(f"{why} after {done:,} of {counted(trainer.config.training.steps * batch, 'episode')}; go on with --resume")
+    from cyctr.training.network import recognises
+
     unready = " (recognises no training class before the run has ended)"
-    print(f"network: {folder / 'last.safetensors'}{unready * (outcome == 'stopped' and bool(trainer.config.model.familiar))}")
+    print(f"network: {folder / 'last.safetensors'}{unready * (outcome == 'stopped' and recognises(trainer.model))}")
     if trainer.best >= 0:
         names = trainer.parts.data["validation"]
         held_out = counted(len(names), "held-out class")

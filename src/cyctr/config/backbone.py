@@ -8,7 +8,7 @@ from cyctr.config.fields import require, setting
 
 @dataclass(frozen=True)
 class BackboneConfig:
-    """The frozen feature extractor."""
+    """The feature extractor: frozen, unless `tuned` or `trained` says otherwise."""
 
     BEFORE: ClassVar[dict[str, Any]] = {"dilate_first": False}
     name: str = setting("resnet50", "a timm network, or 'tiny' for the built-in one")
@@ -29,6 +29,13 @@ class BackboneConfig:
     )
     offset: int | None = setting(None, "pixels, right and down, from where a cell sits to what it speaks of; default: 0")
     tuned: bool = setting(False, "ours: the singular values of its convolutions learn, all else of it stays frozen")
+    trained: int = setting(0, "so many of its last feature levels learn, but for their BatchNorms; 9 is all of any network")
+    last_relu: bool = setting(True, "false: the deepest level is given as it is before its final ReLU, where it ends with one")
+
+    @property
+    def learns(self) -> bool:
+        """Whether any part of it learns."""
+        return self.tuned or self.trained > 0
 
     @property
     def dilates_first(self) -> bool:
@@ -44,6 +51,7 @@ class BackboneConfig:
         for name in ("mean", "std"):
             value = getattr(self, name)
             require(value is None or len(value) == 3, f"model.backbone.{name}", value, "three numbers, for red, green and blue")
+        require(0 <= self.trained <= 9, "model.backbone.trained", self.trained, "0 to 9 feature levels")
         require(-32 <= (self.offset or 0) <= 32, "model.backbone.offset", self.offset, "-32 to 32 pixels")
         require(self.std is None or min(self.std) > 0, "model.backbone.std", self.std, "three positive numbers")
         counts = {3, len(self.taps or (0, 0, 0))}

@@ -15,7 +15,7 @@ class BackboneOnly:
 
 @dataclass(frozen=True)
 class NoChoice:
-    """The `loss` of a method that leaves none."""
+    """The `loss` of a method that leaves none; others derive from it and add theirs."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,6 @@ class Recipe:
     """Everything a checkpoint must remember of how it was made. A method derives its own, with its own `model` and `loss`."""
 
     model: BackboneOnly = BackboneOnly()
-    loss: object = NoChoice()
+    loss: NoChoice = NoChoice()
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()

@@ -8,7 +8,7 @@ from cyctr.config.fields import require, require_choice, require_fraction, setti
 from cyctr.errors import ConfigError
 
 Convolutions = Literal["sgd", "adamw"]
-Decay = Literal["poly", "cosine"]
+Decay = Literal["poly", "cosine", "steps"]
 Order = Literal["images", "shuffled", "pairs", "classes"]
 
 
@@ -21,11 +21,14 @@ class OptimizerConfig:
     rate_multiplier: float = setting(1.0, "release: its schedule multiplies that rate by 15")
     momentum: float = setting(0.9, "SGD momentum")
     convolution_decay: float = setting(1e-4, "weight decay of everything outside the transformer")
-    decay: Decay = setting("poly", "ours: how the rate of the convolutions falls to zero")
+    decay: Decay = setting("poly", "ours: how the rate of the convolutions falls; 'steps': to a tenth after each of drops")
+    drops: tuple[float, ...] = setting((1 / 3, 2 / 3), "shares of the schedule after which decay 'steps' lowers the rates")
     poly_power: float = setting(0.9, "exponent of the polynomial decay")
     transformer_rate: float = setting(1e-4, "AdamW learning rate of the transformer")
     transformer_decay: float = setting(1e-2, "AdamW weight decay of the transformer")
-    backbone_rate: float = setting(1e-3, "ours: AdamW learning rate of a tuned backbone; falls like the convolutions'")
+    backbone: Convolutions = setting("adamw", "the optimizer of a backbone that learns")
+    backbone_rate: float = setting(1e-3, "ours: learning rate of a backbone that learns; falls like the convolutions'")
+    backbone_decay: float = setting(0.0, "weight decay of a backbone that learns")
     transformer_falls: bool = setting(False, "ours: the transformer's rate falls like that of the convolutions")
     decay_biases: bool = setting(True, "release: AdamW leaves biases undecayed; norms too, unless decay_norms is true")
     decay_norms: bool = setting(False, "release: AdamW decays the weights of LayerNorms even where biases are left undecayed")
@@ -39,7 +42,10 @@ class OptimizerConfig:
             if isinstance(value, float | int) and not isinstance(value, bool):
                 require(0 <= value <= 1e6, f"optimizer.{item.name}", value, "0 to 1,000,000")
         require_choice("optimizer.convolutions", self.convolutions, Convolutions)
+        require_choice("optimizer.backbone", self.backbone, Convolutions)
         require_choice("optimizer.decay", self.decay, Decay)
+        rising = all(0 < share < 1 for share in self.drops) and sorted(set(self.drops)) == list(self.drops)
+        require(rising, "optimizer.drops", self.drops, "increasing shares between 0 and 1, such as (0.33, 0.67)")
         for name in ("warm_up", "average", "momentum"):
             require_fraction(f"optimizer.{name}", getattr(self, name))
 

@@ -13,6 +13,7 @@ from cyctr.datasets.index import Index
 from cyctr.datasets.listing import read_names, subfolders
 from cyctr.datasets.pools import ClassMaskPool, LabelledPool
 from cyctr.errors import ConfigError, DataError
+from cyctr.images.counting import count_values
 from cyctr.images.imaging import find_images, read_values
 from cyctr.types import IGNORE, Pixels
 
@@ -68,7 +69,7 @@ def read_class_mask(path: Path) -> Pixels:
     value is 255 is a picture in black and white, perhaps with soft edges: the class is where it is at least 128.
     """
     values = read_values(path)
-    counts = np.bincount(values.ravel(), minlength=256)
+    counts = count_values(values)
     marked = np.flatnonzero(counts[1:]) + 1
     if len(marked) <= 1:
         return (values > 0).astype(np.uint8)

@@ -51,7 +51,7 @@ def read_sbd_mask(path: Path, load_mat: Callable[..., Mapping[str, Any]]) -> Pix
 
 
 @dataclass(frozen=True)
-class _Made:
+class Made:
     """The fate of one id's mask and image; for a mask that was not written also the faults, by heading."""
 
     mask: Fate | None
@@ -79,23 +79,23 @@ class Maker:
     images: Mapping[str, Path]
     there: Mapping[str, Path] | None
 
-    def make(self, name: str) -> _Made:
+    def make(self, name: str) -> Made:
         """Links the image of an id, and writes its mask."""
         linked = self._put_image(name)
         if name not in self.masks:
-            return _Made(None, linked, {})
+            return Made(None, linked, {})
         try:
             values = self._read_mask(self.masks[name])
             size = image_size(self.images[name]) if name in self.images else values.shape
         except DataError as error:
-            return _Made(None, linked, {"ids with an unreadable file": str(error)})
+            return Made(None, linked, {"ids with an unreadable file": str(error)})
         if problems := _find_fault(values, size):
-            return _Made(None, linked, problems)
+            return Made(None, linked, problems)
         target = self.output / MASKS / f"{name}.png"
         fate = fate_of(target, _holds(target, values), self.force)
         if fate is Fate.WRITTEN:
             write_values(target, values)
-        return _Made(fate, linked, {})
+        return Made(fate, linked, {})
 
     def _read_mask(self, path: Path) -> Pixels:
         return read_sbd_mask(path, self.load_mat) if path.suffix == ".mat" else read_values(path)

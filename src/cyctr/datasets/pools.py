@@ -11,6 +11,7 @@ import numpy as np
 from cyctr.datasets.dataset import OnProblem, OnProgress, refuse
 from cyctr.datasets.index import Index, Survey, cached, fingerprint, survey_all
 from cyctr.errors import DataError
+from cyctr.images.counting import count_values
 from cyctr.images.imaging import image_size, read_image, read_values
 from cyctr.types import IGNORE, Pixels
 
@@ -103,7 +104,7 @@ class LabelledPool(FilePool):
     def _survey(self, i: int) -> Survey:
         values = read_values(self.masks[i])
         size = self._size(i, self.masks[i], values)
-        counts = np.bincount(values.ravel(), minlength=256)
+        counts = count_values(values)
         present = np.flatnonzero(counts).tolist()
         strange = [v for v in present if v not in self._numbers and v not in (0, IGNORE)]
         if strange:

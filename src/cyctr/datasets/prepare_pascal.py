@@ -6,7 +6,7 @@ Every file is written in one step or not at all, and what the user already has i
 import importlib
 import importlib.resources
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from cyctr.datasets import archives
 from cyctr.datasets.archives import OnStage
 from cyctr.datasets.parallel import in_threads
 from cyctr.datasets.pascal import IMAGES, LISTS, MASKS, PLACES, read_list
-from cyctr.datasets.pascal_masks import Fate, Maker, fate_of, mat_reader, unwritable
+from cyctr.datasets.pascal_masks import Fate, Made, Maker, fate_of, mat_reader, unwritable
 from cyctr.errors import DataError
 from cyctr.images.imaging import find_images
 from cyctr.storage import write_atomically
@@ -92,15 +92,34 @@ def prepare_pascal(
     done = dict(zip(names, results, strict=True))
     put = {name: _put_list(output / LISTS / f"{name}.txt", lists.get(name), force) for name in OFFICIAL}
 
-    there = _files_in(output / MASKS, ".png").keys()
-    without = {*lists["train"], *lists["val"]} - voc_masks.keys()
     left = {
         "masks": [name for name, made in done.items() if made.mask is Fate.LEFT],
         "images": [name for name, made in done.items() if made.image is Fate.LEFT],
     }
+    masks_there = _files_in(output / MASKS, ".png").keys()
+    without = {*lists["train"], *lists["val"]} - voc_masks.keys()
     problems = {
         "ids in the lists without image": sorted(listed - images.keys()),
-        "ids in the lists without mask": sorted(listed - there),
+        "ids in the lists without mask": sorted(listed - masks_there),
+        **_problems_of(done, without, lists_missing),
+    }
+    return Report(
+        output,
+        len(voc_masks),
+        len(sbd_masks.keys() - voc_masks.keys()),
+        len(images),
+        len(images.keys() - masks_there),
+        Counter(made.mask for made in done.values() if made.mask),
+        Counter(made.image for made in done.values() if made.image),
+        put,
+        {kind: ids for kind, ids in left.items() if ids},
+        {heading: ids for heading, ids in problems.items() if ids},
+    )
+
+
+def _problems_of(done: Mapping[str, Made], without: Iterable[str], lists_missing: Sequence[Path]) -> dict[str, list[str]]:
+    """By heading: ids whose mask is not VOC's though VOC lists them, lists that are missing, and faults of single files."""
+    problems = {
         "ids in VOC's lists without VOC's mask (SBD's is in its place)": [
             name for name in sorted(without) if done[name].mask in (Fate.WRITTEN, Fate.KEPT)
         ],
@@ -109,18 +128,7 @@ def prepare_pascal(
     for name, made in done.items():
         for heading, words in made.problems.items():
             problems.setdefault(heading, []).append(f"{name} ({words})")
-    return Report(
-        output,
-        len(voc_masks),
-        len(sbd_masks.keys() - voc_masks.keys()),
-        len(images),
-        len(images.keys() - there),
-        Counter(made.mask for made in done.values() if made.mask),
-        Counter(made.image for made in done.values() if made.image),
-        put,
-        {kind: ids for kind, ids in left.items() if ids},
-        {heading: ids for heading, ids in problems.items() if ids},
-    )
+    return problems
 
 
 def bundled_list() -> list[str]:

@@ -11,13 +11,15 @@ from torch import Tensor, nn
 
 from cyctr import pretrained
 from cyctr.backbones.weights import CATALOGUE
-from cyctr.checkpoint import describe_checkpoint, load_checkpoint
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint, load_model
 from cyctr.config import BackboneConfig, Recipe, to_dict
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.images.edges import BENCHMARK_RADIUS, follow_edges
-from cyctr.methods.base import Method, query_size
+from cyctr.methods.base import Method, find_method, query_size
+from cyctr.methods.recipes import recipes_of
 from cyctr.methods.references import REFERENCES, check_reference, reference
+from cyctr.methods.table import METHODS
 from cyctr.types import Episode, Features, Prediction
 
 _PIXELS = ("support_images", "support_labels", "query_images", "query_padding")
@@ -27,15 +29,21 @@ R = TypeVar("R", bound=Recipe)
 
 def check_method(name: str, weights: str, device: str, precision: str) -> None:
     """Raises what `open_method` would, as far as that can be known without loading anything."""
-    choose_device(device)
-    if precision not in get_args(Precision):
-        raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+    half_of(choose_device(device), precision)
     if name.partition(":")[0] in REFERENCES:
         check_reference(name)
         backbone_of(weights)
+    elif is_class(name):
+        find_method(name)
+        backbone_of(weights)
+    elif name in METHODS:
+        raise ConfigError(f"method is {name!r}, which learns; expected the path of a checkpoint that a training of it has made")
     elif name not in pretrained.NAMES and not Path(name).is_file():
         known = ", ".join((*REFERENCES, *pretrained.NAMES))
-        raise ConfigError(f"method is {name!r}; expected {known}, or the path of a checkpoint")
+        raise ConfigError(
+            f"method is {name!r}; expected {known}, the path of a checkpoint, or package.module:Class of a method that learns "
+            "nothing"
+        )
 
 
 class NetworkMethod:
@@ -138,20 +146,48 @@ def open_method(
         flip: average the answers to each episode and to its mirror image.
         edges: let answers follow the edges of the query.
     """
-    half = device.type == "cuda" if precision == "auto" else precision == "bfloat16"
+    half = half_of(device, precision)
     about: dict[str, Any] = {"name": name, "precision": "bfloat16" if half else "float32"}
     if name.partition(":")[0] in REFERENCES:
         config = backbone_of(weights)
-        network = reference(name, config, device)
+        network: nn.Module = reference(name, config, device)
         if any(True for _ in network.parameters()):
             about["backbone"] = to_dict(config)
         about |= {part: getattr(network, part) for part in ("threshold", "level") if hasattr(network, part)}
+    elif is_class(name):
+        config = backbone_of(weights)
+        network = open_untrained(name, config).to(device).accelerate()
+        about["backbone"] = to_dict(config)
     else:
         path = pretrained.find(name)
         network, about["checkpoint"] = _from_checkpoint(path, device)
         about["name"] = path.stem
     about |= {option: True for option, wanted in (("flip", flip), ("edges", edges)) if wanted}
     return NetworkMethod(network, device, half, flip, edges), about
+
+
+def half_of(device: torch.device, precision: str) -> bool:
+    """Whether to compute in bfloat16: "auto" does on a GPU."""
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
+    return device.type == "cuda" if precision == "auto" else precision == "bfloat16"
+
+
+def is_class(name: str) -> bool:
+    """Whether a name is that of a class, as package.module:Class; a reference has a colon before a variant."""
+    return ":" in name and name.partition(":")[0] not in REFERENCES and not Path(name).is_file()
+
+
+def open_untrained(name: str, backbone: BackboneConfig) -> Method[Any]:
+    """A method of one's own that learns nothing, on a backbone with its weights."""
+    kind = find_method(name)
+    config = recipes_of(name).preset()
+    taps = config.model.backbone.taps
+    backbone = replace(backbone, taps=taps if taps is not None and taps[0] < 0 else None)
+    method = load_model(replace(config, model=replace(config.model, backbone=backbone)), kind)
+    if learns := method.parameter_count().trained:
+        raise ConfigError(f"method is {name!r}, which learns {learns:,} numbers; expected the path of a checkpoint of it")
+    return method
 
 
 def backbone_of(weights: str) -> BackboneConfig:
@@ -167,7 +203,7 @@ def backbone_of(weights: str) -> BackboneConfig:
 
 
 def with_weights(config: R, weights: str) -> R:
-    """The same network and recipe on another backbone, that of weights of the catalogue; tuned where the other was.
+    """The same network and recipe on another backbone, that of weights of the catalogue, which learns where the other did.
 
     Where the weights are those that the network has, nothing changes; where they are others of the same architecture, its
     form stays. A recipe that has an offset gets that of the other weights.
@@ -176,7 +212,8 @@ def with_weights(config: R, weights: str) -> R:
     if weights == own.weights:
         return config
     offset = CATALOGUE[weights].offset if own.offset is not None and weights in CATALOGUE else None
-    other = replace(other, tuned=own.tuned, offset=offset)
+    taps = own.taps if own.taps is not None and own.taps[0] < 0 else None  # others are numbers of the other network
+    other = replace(other, taps=taps, tuned=own.tuned, trained=own.trained, last_relu=own.last_relu, offset=offset)
     return replace(config, model=replace(config.model, backbone=other))
 
 
@@ -191,7 +228,7 @@ def _from_checkpoint(path: Path, device: torch.device) -> tuple[nn.Module, dict[
 
 def input_size(name: str) -> int | None:
     """Height and width of what a checkpoint learned from; none for a reference, which has learned nothing."""
-    if name.partition(":")[0] in REFERENCES:
+    if name.partition(":")[0] in REFERENCES or is_class(name):
         return None
     size: int = describe_checkpoint(pretrained.find(name))[0].training.augmentation.size
     return size

@@ -4,6 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from cyctr.images.counting import count_values
+
 _NEIGHBOURS = np.ones((3, 3))  # parts may touch at corners
 
 
@@ -19,16 +21,16 @@ def clean(mask: NDArray[np.bool_], smallest: int = 0, fill_holes: bool = False) 
         mask = ndimage.binary_fill_holes(mask)
     if smallest > 1 and mask.any():
         numbers, count = ndimage.label(mask, _NEIGHBOURS)
-        sizes = np.bincount(numbers.ravel(), minlength=count + 1)
-        sizes[0] = 0
-        mask = sizes[numbers] >= smallest
+        stays = count_values(numbers, count + 1) >= smallest
+        stays[0] = False
+        mask = stays[numbers]
     return mask
 
 
 def components(mask: NDArray[np.bool_]) -> NDArray[np.int32]:
     """(H, W): 0 outside the mask, 1, 2, ... in its parts that touch at sides or corners, the largest first."""
     numbers, count = ndimage.label(mask, _NEIGHBOURS)
-    sizes = np.bincount(numbers.ravel(), minlength=count + 1)[1:]
+    sizes = count_values(numbers, count + 1)[1:]
     rank = np.zeros(count + 1, np.int32)
     rank[1 + np.argsort(-sizes, kind="stable")] = np.arange(1, count + 1)
     return rank[numbers]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from cyctr.errors import ConfigError, DataError
+from cyctr.images.counting import count_values
 from cyctr.images.imaging import image_pixels, image_values, read_image, read_values
 from cyctr.inference.shapes import Box, Polygons, box_label, polygons_label
 from cyctr.types import IGNORE, SMALLEST_SIDE
@@ -214,7 +215,7 @@ def _whole(array: NDArray[Any], name: str) -> NDArray[np.uint8]:
 
 def _decided(values: NDArray[np.uint8], class_id: int | None, name: str) -> NDArray[np.uint8]:
     """Values of a mask -> 1 foreground, 0 background, 255 ignore."""
-    found = np.flatnonzero(np.bincount(values.ravel(), minlength=256)).tolist()
+    found = np.flatnonzero(count_values(values)).tolist()
     if class_id is not None:
         wanted = _checked_class(class_id)
         if wanted not in found:

@@ -3,7 +3,7 @@
 import importlib
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, runtime_checkable
@@ -34,7 +34,7 @@ class Step:
     """
 
     seeds: Tensor
-    drawn: Hashable = None
+    drawn: Any = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class Method(nn.Module, ABC, Generic[S]):
         name: for the table, checkpoints and results; a class outside the table is called "package.module:Class".
         Config: a dataclass that derives from `cyctr.config.Recipe`. Commands take their options from it, and checkpoints hold
             it.
-        presets: instances of `Config` by name; where there are none, `Config()` is the only one, "usual".
+        presets: instances of `Config` by name, the usual one first; where there are none, `Config()` is the only one, "usual".
         training_only: what the names of parameters begin with that an answer does not need.
 
     And of an instance:
@@ -149,7 +149,7 @@ class Method(nn.Module, ABC, Generic[S]):
         prediction = self.predict(query, encoded, query_size(episode), episode.query_padding)
         return Losses(cross_entropy(prediction.logits, known_labels(episode)))
 
-    def draw(self, seed: int, number: int, shots: int) -> Hashable:
+    def draw(self, seed: int, number: int, shots: int) -> Any:
         """What is decided by chance for a whole step of training, as a function of these numbers alone; see `Step.drawn`."""
         return None
 
@@ -159,7 +159,7 @@ class Method(nn.Module, ABC, Generic[S]):
         return True
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Every trained parameter, once; groups have rates of their own where `optimizer` knows their names."""
+        """Every trained parameter, once, by group; "transformer" and "backbone" have rates of their own in `optimizer`."""
         return {"convolutions": [value for value in self.parameters() if value.requires_grad]}
 
     @classmethod
@@ -316,7 +316,15 @@ def check_method(kind: object) -> type[Method[Any]]:
 def name_of(kind: type[Method[Any]]) -> str:
     """The name by which `find_method` finds a class again."""
     place = f"{kind.__module__}:{kind.__qualname__}"
-    return kind.name if kind.name in METHODS else place
+    return next((name for name, known in METHODS.items() if known.kind == place), place)
+
+
+def method_name(method: str | type[Method[Any]]) -> str:
+    """The name of a method that is given by name, or as a class that fulfils the contract."""
+    name = method if isinstance(method, str) else name_of(check_method(method))
+    if find_method(name) is not method and not isinstance(method, str):
+        raise ConfigError(f"method is {name}, which is not found by that name again; define the class at the top of a module")
+    return name
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ class Place(NamedTuple):
 
 METHODS = {
     "cyctr": Place("cyctr.methods.cyctr.network:CyCTR", "cyctr.methods.cyctr.config"),
+    "panet": Place("cyctr.methods.panet.network:PANet", "cyctr.methods.panet.config"),
 }
 USUAL = "cyctr"
 """The method of a checkpoint that names none, and of a command that is told of none."""

@@ -130,7 +130,7 @@ def join(kind: str) -> Iterator[World]:
         if beside > torch.cuda.device_count():
             raise ConfigError(
                 f"torchrun started {beside} processes on a machine with {counted(torch.cuda.device_count(), 'GPU')}; "
-                "start fewer"
+                "lower nproc-per-node of torchrun"
             )
         torch.cuda.set_device(local)
     # Its functions keep the group of the moment they are first imported as a default. Imported later, as by a compiler, they

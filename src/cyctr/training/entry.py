@@ -5,13 +5,16 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from cyctr.config import Recipe
 from cyctr.datasets.dataset import Dataset
 from cyctr.datasets.joined import ALL
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.evaluation.answering import with_weights
-from cyctr.methods.cyctr.config import Config, preset
+from cyctr.methods.base import Method, method_name
+from cyctr.methods.recipes import recipes_of
+from cyctr.methods.table import USUAL
 from cyctr.storage import alone
 from cyctr.training.loop import OnRecord, Trainer
 from cyctr.training.options import Options
@@ -26,7 +29,8 @@ def train(
     *,
     fold: int | str | None = None,
     test_classes: Sequence[str] | None = None,
-    config: Config | None = None,
+    method: str | type[Method[Any]] | None = None,
+    config: Recipe | None = None,
     weights: str | None = None,
     device: str = "auto",
     resume: bool = False,
@@ -42,7 +46,9 @@ def train(
         fold: a number, or "all"; by default that of the run that is resumed; else 0 where the dataset has test
             classes, and "all" where it has none.
         test_classes: of a folder of your own, those to leave for the test.
-        config: the network and how it learns; by default `preset("best")`, or that of the run that is resumed.
+        method: what is trained: a name, "package.module:Class", or a class of your own; by default CyCTR, or that of the run
+            that is resumed.
+        config: of that method; by default its usual preset, or that of the run that is resumed.
         weights: of another backbone than the config's: a name of `cyctr weights list`, or "tiny".
         device: "auto", "cpu", "cuda" or "cuda:N".
         resume: go on with the run in the folder, on the same data and fold.
@@ -61,8 +67,13 @@ def train(
     if fold == ALL and test_classes is not None:
         raise ConfigError("fold is 'all', which learns from every class, but test_classes keeps some; leave one of them out")
     folder, place = RunFolder(Path(output)), choose_device(device)
+    name = method_name(method) if method is not None else folder.method() if resume else USUAL
     if config is None:
-        config = folder.settings() if resume else preset("best")
+        config = folder.settings() if resume else recipes_of(name).preset()
+    elif not isinstance(config, recipes_of(name).kind):
+        raise ConfigError(
+            f"config is {type(config).__qualname__}; expected {recipes_of(name).kind.__qualname__}, that of {name}"
+        )
     if weights is not None:
         config = with_weights(config, weights)
     if isinstance(data, Dataset):
@@ -71,7 +82,7 @@ def train(
     else:
         data = open_dataset(Path(data), test_classes=test_classes)
     keeps = test_classes is not None
-    plan = plan_run(config, data, folder, place, options, fold=fold, keeps=keeps, resume=resume, force=force)
+    plan = plan_run(config, data, folder, place, options, fold=fold, keeps=keeps, resume=resume, force=force, method=name)
     with alone(folder.path / ".run.lock", folder.path):
         trainer = Trainer(prepare(plan))
         trainer.begin()

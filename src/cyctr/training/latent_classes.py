@@ -102,7 +102,9 @@ def _digest(plan: Plan, index: Index, labelled: Sampler, images: list[int], back
     """Of everything that the regions depend on."""
     training = plan.config.training
     count, unsure, augmentation = training.latent_classes, training.latent_unsure, training.augmentation
-    network = {name: value for name, value in to_dict(plan.config.model.backbone).items() if name != "tuned"}
+    network = {name: value for name, value in to_dict(plan.config.model.backbone).items() if name not in ("tuned", "trained")}
+    if network["last_relu"]:  # as where there was no such setting
+        del network["last_relu"]
     weights = [network, weights_digest(backbone)]
     depends = [index.digest, labelled.pairs, images, weights, count, unsure, augmentation.size, augmentation.longest]
     return hashlib.sha256(json.dumps(depends).encode()).hexdigest()

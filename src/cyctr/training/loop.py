@@ -25,12 +25,9 @@ from cyctr.words import counted
 _LOG_STEPS = 20
 _ASKING = 1.0  # seconds after which several processes ask the first again whether to stop or save
 Outcome = Literal["finished", "time", "stopped"]
-OnRecord = Callable[[dict[str, Any]], None]
-"""Told of each line of the metrics."""
-OnStep = Callable[[int], None]
-"""Told how many steps are done, after each."""
-Stop = Callable[[], bool]
-"""Asked after each step whether to end early, in good order."""
+OnRecord = Callable[[dict[str, Any]], None]  # told of each line of the metrics
+OnStep = Callable[[int], None]  # told how many steps are done, after each
+Stop = Callable[[], bool]  # asked after each step whether to end early, in good order
 
 
 class Trainer:
@@ -90,7 +87,6 @@ class Trainer:
             return "finished"
         with advising_on_memory(self.plan), torch_as_it_was(self.device, self.options.deterministic):
             self._set_off(on_record, stop, on_step)
-            self._board = Board(self.parts)
             try:
                 return self._train()
             except DataError as error:
@@ -177,11 +173,11 @@ class Trainer:
             self._recorded = True
 
     def _set_off(self, on_record: OnRecord | None, stop: Stop | None, on_step: OnStep | None) -> None:
-        """Starts the clocks."""
+        """Starts the clocks, and the file of events at the first line."""
         self._on_record, self._stop, self._on_step = on_record, stop, on_step
         self._began = self._saved_at = time.perf_counter()
         self._metrics = Metrics(self.parts, self._began)
-        self._board: Board | None = None
+        self._board = Board(self.parts)
         self._asked, self._ask_at = (self.step, self._began), self.step + 1  # when that was last done, and when it is again
         self._validate_at = self._every(self.options.validate_every or 0)
         self._keep_at = self._every(self.options.keep_every)
@@ -197,8 +193,7 @@ class Trainer:
         except Stopped:
             self._save()
             outcome = "stopped"
-        if self._board is not None:
-            self._board.close()
+        self._board.close()
         return outcome
 
     def _learn(self) -> Outcome:
@@ -275,8 +270,7 @@ class Trainer:
         """Reports all steps so far. Whoever saves after this saves numbers."""
         self._log(settle=True)
         if not self.optimization.finite:
-            fact = f"a gradient has spoiled the weights by step {self.step}, and they are no longer finite"
-            raise self._spoiled(fact)
+            raise self._spoiled(f"a gradient has spoiled the weights by step {self.step}, and they are no longer finite")
 
     def _spoiled(self, fact: str) -> TrainingError:
         """The error for numbers that are not finite, with what to do."""
@@ -342,8 +336,7 @@ class Trainer:
             return
         line = {**line, "seconds": round(self.seconds + time.perf_counter() - self._began, 2)}
         self.folder.log(line)
-        if self._board is not None:
-            self._board.add(line)
+        self._board.add(line)
         if self._on_record is not None:
             self._on_record(line)
 

@@ -131,29 +131,31 @@ class Board:
     """Events for TensorBoard; nothing where they are not wanted, or it is not installed."""
 
     def __init__(self, parts: Parts) -> None:
+        self._plan = parts.plan
         self._writer: Any = None
-        plan = parts.plan
-        if not (plan.options.tensorboard and plan.world.leads):
-            return
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            return
-        done = parts.start.standing.step * plan.config.training.batch
-        self._writer = SummaryWriter(os.fspath(plan.folder.path / "tensorboard"), purge_step=done + 1)
+        self._first = parts.start.standing.step * parts.plan.config.training.batch + 1
+        self._wanted = parts.plan.options.tensorboard
 
     def add(self, line: dict[str, Any]) -> None:
-        """Shows a line of the metrics."""
-        if self._writer is None:
-            return
-        episodes = line["episodes"]
-        for name, value in _shown(line).items():
-            self._writer.add_scalar(name, value, episodes)
+        """Shows a line of the metrics; the first one makes the file."""
+        if self._wanted and self._writer is None:
+            self._writer = self._open()
+            self._wanted = self._writer is not None
+        if self._writer is not None:
+            for name, value in _shown(line).items():
+                self._writer.add_scalar(name, value, line["episodes"])
 
     def close(self) -> None:
         """Ends the file."""
         if self._writer is not None:
             self._writer.close()
+
+    def _open(self) -> Any:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            return None
+        return SummaryWriter(os.fspath(self._plan.folder.path / "tensorboard"), purge_step=self._first)
 
 
 def _shown(line: dict[str, Any]) -> dict[str, float]:

@@ -25,10 +25,13 @@ class Optimization:
         """
         self.config, self.steps = config, steps
         self.weights = {name: value for name, value in model.named_parameters() if value.requires_grad}
+        if not self.weights:
+            raise ConfigError(
+                f"nothing of {type(model).__name__} learns under this config; set model.backbone.trained, or test it as it is"
+            )
         groups = self._groups(model)
         self._kinds = tuple(groups)
         self._optimizers = {kind: self._optimizer(kind, weights) for kind, weights in groups.items() if weights}
-        self._values = [value.detach() for value in self.weights.values()]
         self._average = {name: value.detach().clone() for name, value in self.weights.items()} if config.average else {}
 
     def _groups(self, model: Method[Any]) -> dict[str, dict[str, nn.Parameter]]:
@@ -47,7 +50,15 @@ class Optimization:
         config = self.config
         if kind == "transformer":
             return self._adamw(weights, config.transformer_rate, config.transformer_decay)
-        return self._adamw(weights, config.backbone_rate, 0.0) if kind == "backbone" else self._convolutions(weights)
+        if kind == "backbone":
+            return self._made(config.backbone, weights, config.backbone_rate, config.backbone_decay)
+        rate = config.convolution_rate * config.rate_multiplier
+        return self._made(config.convolutions, weights, rate, config.convolution_decay)
+
+    @property
+    def _values(self) -> list[Tensor]:
+        """The weights of now: a change of their layout in memory may have given them another place."""
+        return [value.detach() for value in self.weights.values()]
 
     @property
     def tested(self) -> dict[str, Tensor]:
@@ -65,13 +76,19 @@ class Optimization:
         """The learning rates of a step."""
         config, done = self.config, min(1.0, step / self.steps)
         rising = min(1.0, (step + 1) / max(1.0, config.warm_up * self.steps))
-        falling = (1 - done) ** config.poly_power if config.decay == "poly" else 0.5 * (1 + math.cos(math.pi * done))
+        falling = self._falling(done)
         own = {
             "transformer": config.transformer_rate * rising * (falling if config.transformer_falls else 1.0),
             "backbone": config.backbone_rate * rising * falling,
         }
         usual = config.convolution_rate * config.rate_multiplier * rising * falling
         return {kind: own.get(kind, usual) for kind in self._kinds}
+
+    def _falling(self, done: float) -> float:
+        """The share of the full rates that is left when so much of the schedule is done."""
+        if self.config.decay == "steps":
+            return 0.1 ** sum(done >= share for share in self.config.drops)
+        return (1 - done) ** self.config.poly_power if self.config.decay == "poly" else 0.5 * (1 + math.cos(math.pi * done))
 
     def shown_rates(self, step: int) -> dict[str, float]:
         """The learning rates of a step by their names in the metrics, such as convolution_rate of the group "convolutions"."""
@@ -130,13 +147,11 @@ class Optimization:
         members = {id(value) for group in self._optimizers[kind].param_groups for value in group["params"]}
         return ((name, value) for name, value in self.weights.items() if id(value) in members)
 
-    def _convolutions(self, weights: dict[str, nn.Parameter]) -> torch.optim.Optimizer:
-        config = self.config
-        rate = config.convolution_rate * config.rate_multiplier
-        if config.convolutions == "adamw":
-            return self._adamw(weights, rate, config.convolution_decay)
-        fused = _on_gpu(weights)
-        return torch.optim.SGD(weights.values(), rate, config.momentum, weight_decay=config.convolution_decay, fused=fused)
+    def _made(self, way: str, weights: dict[str, nn.Parameter], rate: float, decay: float) -> torch.optim.Optimizer:
+        if way == "adamw":
+            return self._adamw(weights, rate, decay)
+        momentum, fused = self.config.momentum, _on_gpu(weights)
+        return torch.optim.SGD(weights.values(), rate, momentum, weight_decay=decay, fused=fused)
 
     def _adamw(self, weights: dict[str, nn.Parameter], rate: float, decay: float) -> torch.optim.Optimizer:
         if self.config.decay_biases:

@@ -4,7 +4,7 @@ import copy
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -110,7 +110,8 @@ def prepare(
         )
 
 
-class _Checked(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class _Checked:
     """A plan that can be carried out, and what was read to know it: no image yet.
 
     Attributes:

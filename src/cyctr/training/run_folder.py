@@ -126,7 +126,7 @@ class RunFolder:
 
     def settings(self) -> Recipe:
         """The config of the run."""
-        values = self.read_config().get("config")
+        values: Any = self.read_config().get("config")
         try:
             found: Recipe = from_dict(find_method(self.method()).Config, values)
             return found

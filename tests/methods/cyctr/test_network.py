@@ -306,8 +306,8 @@ def test_the_smallest_image_keeps_its_object():
 
 @pytest.mark.parametrize("count", [0, 1, -5])
 def test_fewer_than_two_tokens_are_refused(count):
+    given = episode(batch=1)
     with pytest.raises(ConfigError, match=f"tokens_per_shot is {count}; expected at least 2"):
-        given = episode(batch=1)
         encoded(tiny(SMALL), given.support_images, given.support_labels, None, count)
 
 

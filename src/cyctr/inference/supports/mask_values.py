@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from cyctr.datasets.own_folder import NAMES, ONLY_CLASS, class_names
 from cyctr.errors import DataError
+from cyctr.images.counting import count_values
 from cyctr.images.imaging import read_values
 from cyctr.inference.supports.labelled import ByClass, Labelled
 from cyctr.types import IGNORE
@@ -73,7 +74,7 @@ def _marked_values(mask: Path, problems: list[str], named: int = 0) -> list[int]
     except DataError as error:
         problems.append(str(error))
         return []
-    counts: NDArray[np.intp] = np.bincount(pixels.ravel(), minlength=256)
+    counts = count_values(pixels)
     values = [int(value) for value in np.flatnonzero(counts) if value != 0]
     if not values:
         problems.append(f"{mask}: marks nothing, every value is 0; mark the object, or remove the mask")
@@ -88,13 +89,13 @@ def _marked_values(mask: Path, problems: list[str], named: int = 0) -> list[int]
     return values
 
 
-def _is_soft(pixels: NDArray[np.uint8], values: Sequence[int], counts: NDArray[np.intp]) -> bool:
+def _is_soft(pixels: NDArray[np.uint8], values: Sequence[int], counts: NDArray[np.int64]) -> bool:
     """Whether the values of a mask are the greys of a picture, of an edge or a gradient, rather than classes."""
     centre = pixels[1:-1, 1:-1]
     inner = np.ones(centre.shape, bool)  # equal to all four neighbours: the inside of a region. A soft edge has hardly any
     for neighbour in (pixels[:-2, 1:-1], pixels[2:, 1:-1], pixels[1:-1, :-2], pixels[1:-1, 2:]):
         inner &= centre == neighbour
-    inside = np.bincount(centre[inner], minlength=256)
+    inside = count_values(centre[inner])
     solid = [value for value in values if inside[value] > _INSIDE * counts[value]]
     edges = [value for value in values if value not in solid and value != IGNORE]
     high = max(edges, default=0) >= _GREY

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal
 from cyctr import limits
 from cyctr.config.backbone import BackboneConfig
 from cyctr.config.fields import require, require_choice, require_fraction, setting
-from cyctr.config.recipe import BackboneOnly, Recipe
+from cyctr.config.recipe import BackboneOnly, NoChoice, Recipe
 from cyctr.config.training import AugmentationConfig, OptimizerConfig, TrainingConfig
 from cyctr.errors import ConfigError
 
@@ -207,7 +207,7 @@ class ModelConfig(BackboneOnly):
 
 
 @dataclass(frozen=True)
-class LossConfig:
+class LossConfig(NoChoice):
     """What is minimised."""
 
     auxiliary_weight: float = setting(1.0, "weight of the auxiliary support loss")
@@ -297,6 +297,8 @@ BEST = Config(
 """The recipe that generalises best to classes held out of the training classes (`docs/results.md`)."""
 
 PRESETS = {"paper": PAPER, "released": RELEASED, "best": BEST}
+USUAL = "best"
+"""The preset that is trained unless another is named."""
 
 
 def _row(cross: Cross = "cycle", layers: int = 2, dim: int = 128, mixer: Mixer = "transformer") -> ModelConfig:

@@ -1,6 +1,11 @@
 """The masked average: one vector for what the support marks."""
 
+import torch
 from torch import Tensor
+
+from cyctr.backbones.grid import Grid
+
+_EPSILON = 1e-5  # pixels
 
 
 def shot_averages(features: Tensor, mask: Tensor) -> Tensor:
@@ -24,6 +29,24 @@ def masked_average(features: Tensor, mask: Tensor) -> Tensor:
         (B, C). A shot without foreground is left out; zero if all are.
     """
     return mean_of_shots(shot_averages(features, mask), mask)
+
+
+def pixel_average(features: Tensor, weights: Tensor, grid: Grid) -> Tensor:
+    """The mean of features at pixel resolution, without making them: cells are weighted by the pixels that read them.
+
+    Args:
+        features: (..., C, h, w).
+        weights: (..., H, W) of the pixels.
+        grid: where the cells sit.
+
+    Returns:
+        (..., C) float32: zero where all weights are.
+    """
+    with torch.autocast(features.device.type, enabled=False):
+        features, weights = features.float(), weights.float()
+        shares = grid.spread(weights, (features.shape[-2], features.shape[-1]))  # (..., h, w)
+        total = (features * shares[..., None, :, :]).flatten(-2).sum(-1)  # (..., C)
+        return total / (weights.flatten(-2).sum(-1) + _EPSILON)[..., None]
 
 
 def mean_of_shots(averages: Tensor, mask: Tensor) -> Tensor:

@@ -1,0 +1,53 @@
+"""The page on the architecture names files, functions and rooms that exist."""
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "cyctr"
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+WALKS = re.findall(r"^\| [^|]+ \| `([\w/]+\.py)` \| `([\w.]+)` \| [^|]+ \| [^|]+ \|$", PAGE, re.M)
+
+
+def names_in(path: Path) -> set[str]:
+    """The functions and classes of a module, and the methods of its classes."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{inner.name}" for inner in node.body if isinstance(inner, ast.FunctionDef)}
+    return found
+
+
+@pytest.mark.parametrize(("file", "name"), WALKS, ids=lambda part: part)
+def test_a_stage_of_a_walk_is_a_function_that_exists(file, name):
+    assert name in names_in(SOURCE / file)
+
+
+def test_each_walk_is_a_table_of_about_ten_stages():
+    walks = [part for part in PAGE.split("\n## ") if "| stage |" in part]
+    assert len(walks) == 3
+    stages = [len(re.findall(r"^\| [^|]+ \| `[\w/]+\.py` \|", walk, re.M)) for walk in walks]
+    assert sum(stages) == len(WALKS) and all(5 <= count <= 12 for count in stages)
+
+
+def test_every_file_and_folder_on_the_page_exists():
+    for path in re.findall(r"`((?:[\w]+/)*[\w]+(?:\.py|/))`", PAGE):
+        assert (SOURCE / path).exists() or (ROOT / path).exists(), path
+
+
+def test_the_rooms_stand_in_the_order_of_the_imports():
+    rooms = PAGE.partition("## Rooms")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", rooms, re.M)
+    listed = [[name.removesuffix(".py").rstrip("/") for name in re.findall(r"`([\w./]+)`", cell)] for cell in cells]
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = [layer.split(" | ") for layer in next(one["layers"] for one in contracts if "layers" in one)]
+    height = {name: -place for place, layer in enumerate(layers) for name in layer}
+    order = [height[name] for row in listed for name in row if "/" not in name]
+    assert order == sorted(order)
+    assert {name for row in listed for name in row if "/" not in name} | {"__main__"} == set(height)
