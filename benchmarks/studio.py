@@ -56,6 +56,9 @@ class Client:
             sys.exit(f"{method} {path}: {status} {content[:200]!r}")
         return json.loads(content)
 
+    def close(self) -> None:
+        self._connection.close()
+
     def events(self) -> Iterator[tuple[str, Any]]:
         """Events from now on; this connection does nothing else then."""
         self._connection.request("GET", "/api/events", headers={"Authorization": f"token {self._token}"})
@@ -96,8 +99,9 @@ class Server:
         return next(round(int(line.split()[1]) / 1024, 1) for line in lines if line.startswith(which))
 
     def end(self) -> None:
+        self.client.close()
         self.process.terminate()
-        self.process.wait()
+        self.process.communicate()
 
 
 @contextmanager
@@ -258,6 +262,7 @@ def pictures(address: str, listed: Sequence[Any]) -> None:
         client = Client(address)
         for one in part:
             client.ask("GET", f"/api/photos/{one['id']}/image", side=320)
+        client.close()
 
     run_together(lambda number: fetch(listed[number::6]), 6)
 
