@@ -473,7 +473,7 @@ def test_several_processes_that_nobody_started_are_one_line(train, tmp_path, mon
 
 def test_a_gpu_that_is_not_there_is_one_line(train, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert_one_line(train("--device", "cuda"), "torch sees no CUDA here", "--device cpu")
+    assert_one_line(train("--device", "cuda"), "torch sees no CUDA here; use 'cpu'", "(--device)")
 
 
 def test_a_run_that_is_there_is_not_written_over_unasked(train, tmp_path):
@@ -628,7 +628,7 @@ def test_a_damaged_state_is_one_line(train, tmp_path):
 def test_an_output_that_cannot_be_written_is_one_line(train, tmp_path):
     (tmp_path / "occupied").write_text("mine")
     for output in ("occupied", "occupied/deep"):
-        assert_one_line(train(output=output), "occupied", "cannot be written", "choose another --output")
+        assert_one_line(train(output=output), "occupied", "cannot be written", "(--output)")
     assert (tmp_path / "occupied").read_text() == "mine"
     assert_one_line(train(output="x" * 300), "File name too long")
 
@@ -652,7 +652,9 @@ def test_an_output_that_another_process_writes_is_refused(train, tmp_path):
     with locked(tmp_path / "out" / ".run.lock") as held:
         assert held
         result = train()
-    assert_one_line(result, f"{tmp_path / 'out'}: another process is writing it; wait for it, or choose another --output")
+    assert_one_line(
+        result, f"{tmp_path / 'out'}: another process is writing it; wait for it, or choose another folder (--output)"
+    )
     assert "--part" not in result[2]
     assert_well(train())
 
