@@ -785,6 +785,20 @@ def test_with_drop_absent_nothing_is_marked_where_a_class_is_probably_not_there(
         assert after["pixels"] == (before["pixels"] if before["present"] else 0)
 
 
+def test_images_without_the_class_are_given_as_negatives_and_are_no_queries(segment, run, model, disc, tmp_path, queries):
+    without = photos(tmp_path / "without", 2)
+    photos(tmp_path / "queries" / "without", 1)
+    well(segment("--no-overlays", "--negative", without))
+    well(segment("--no-overlays", "--negative", tmp_path / "queries" / "without", output=tmp_path / "inner"))
+    assert len(keys(tmp_path / "inner")) == len(keys(tmp_path / "out")) - 1
+    kept = tmp_path / "disc.cyctr"
+    assert "2 without it" in well(run("support", "save", disc, "--output", kept, "--model", model, "--negative", without))
+    assert "the last 2 without it" in well(run("support", "info", kept))
+    assert_one_line(segment("--negative", without, support=kept), "is a finished support, to which no negatives are added")
+    assert_one_line(segment("--negative", disc), "_mask.png: marks something; a negative shows nothing of the class")
+    assert_one_line(segment("--negative", tmp_path / "missing"), "missing: no such folder; expected a folder of images")
+
+
 def test_supports_that_cannot_be_used_are_left_out_with_a_note(segment, tmp_path, queries):
     folder = labelled(tmp_path / "disc", 6)
     Image.fromarray(np.zeros((60, 80), np.uint8)).save(folder / "shot0_mask.png")

@@ -241,7 +241,7 @@ def tells_of_a_stop() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print("stopped before the first image: the same command begins again")
-        raise
+        raise typer.Exit(130) from None
 
 
 @contextmanager
@@ -305,6 +305,7 @@ def read_supports(
     classes: Sequence[str] | None,
     tile: int | None,
     queries: Sequence[Path] = (),
+    negatives: Sequence[Path] = (),
 ) -> "dict[str, EncodedSupport]":
     """The classes that folders and files show, encoded. Each file that is passed over is named in a note.
 
@@ -314,12 +315,15 @@ def read_supports(
         classes: names of the classes to take, in this order; None takes all.
         tile: side of the windows to cut around objects.
         queries: images that are to be segmented, and need no mask.
+        negatives: folders of images that show none of the classes.
     """
     from cyctr.inference import read_supports as read
+    from cyctr.inference.supports.shots import find_negatives
 
+    without = [path for folder in negatives for path in find_negatives(folder)]
     found = read(*given, classes=classes)
     problems = list(found.problems)
-    supports = segmenter.encode_supports(found, tile=tile, complain=problems.append)
+    supports = segmenter.encode_supports(found, tile=tile, negatives=without, complain=problems.append)
     _tell_of(problems, queries)
     return supports
 
