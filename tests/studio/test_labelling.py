@@ -3,7 +3,7 @@ import threading
 
 import numpy as np
 import pytest
-from conftest import Page, png
+from paging import Page, png
 from PIL import Image
 from segmenting import files, scene
 

@@ -13,9 +13,9 @@ import httpx2
 import numpy as np
 import pytest
 import uvicorn
-from conftest import Page, png
 from labelled_folders import coco, labelme, polygon, shape
 from making import assert_one_line, small_checkpoint, without_rights
+from paging import Page, png
 from PIL import Image
 from segmenting import labelled, photo, photos, scene
 

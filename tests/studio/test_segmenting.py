@@ -2,7 +2,7 @@ import base64
 import json
 
 import numpy as np
-from conftest import Page, read, unpacked, wait
+from paging import Page, read, unpacked, wait
 from PIL import Image
 from segmenting import photo, scene
 

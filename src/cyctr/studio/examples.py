@@ -13,8 +13,8 @@ from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.studio.listing import looked_at, path_of
 from cyctr.studio.masks import Masks
 from cyctr.studio.project import IMAGES, NEGATIVES, Project
+from cyctr.studio.records import Mask, Photo
 from cyctr.studio.refusals import FullError, RefusedError
-from cyctr.studio.store import Mask, Photo
 from cyctr.words import one_line
 
 _Key = tuple[tuple[str, int], ...]

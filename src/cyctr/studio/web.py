@@ -23,10 +23,10 @@ from cyctr.studio.examples import Examples
 from cyctr.studio.masks import Masks
 from cyctr.studio.photos import Photos
 from cyctr.studio.project import Project
+from cyctr.studio.records import Photo
 from cyctr.studio.refusals import FullError, RefusedError
 from cyctr.studio.sam import Sam
 from cyctr.studio.security import body_of
-from cyctr.studio.store import Photo
 from cyctr.studio.worker import Worker
 from cyctr.words import one_line
 

@@ -38,14 +38,14 @@ def dismiss(page):
 def test_many_are_accepted_at_once_after_their_number_was_told(page):
     page.keyboard.press("Shift+2")
     page.fill("#accept-min", "0")
-    page.wait_for_selector("#accept-many:text('Accept 9')")
+    page.wait_for_selector("#accept-many:text('Accept 10')")
     page.click("#accept-many")
-    page.wait_for_selector("dialog:has-text('Accept 9 photos?')")
+    page.wait_for_selector("dialog:has-text('Accept 10 photos?')")
     assert page.text_content("#count-accepted") == "0"
     page.click("dialog button.primary")
-    page.wait_for_selector("#count-accepted:text('9')")
+    page.wait_for_selector("#count-accepted:text('10')")
     page.select_option("#review-state", "accepted")
-    page.wait_for_selector("#review-total:text('9 photos')")
+    page.wait_for_selector("#review-total:text('10 photos')")
 
 
 def test_the_range_of_confidence_and_the_state_choose_photos(page):
