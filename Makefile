@@ -5,13 +5,16 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint audit format bench clean
+.PHONY: help demo studio test lint audit format bench clean
 
 help:  ## show these commands
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: $(READY)  ## segment photographs by a few labelled ones, write demo/index.html
 	$(BIN)/cyctr demo --output demo
+
+studio: $(READY)  ## label and segment photographs on a page in the browser, from studio-photos
+	$(BIN)/cyctr studio
 
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest

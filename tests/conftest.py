@@ -6,6 +6,7 @@ import torch
 
 from cyctr import cli
 
+pytest_plugins = ["browsing"]
 LONG = {"test_mutations.py", "test_release.py"}
 
 

@@ -37,6 +37,7 @@ _FETCHES = "fetches a package; tests/test_cli.py runs the command on an archive"
 _CHANGES = "changes the environment that it runs in"
 NOT_RUN = {
     "make demo": "makes an environment; tests/test_cli.py runs cyctr demo",
+    "make studio": "waits for a person; tests/studio/browser drive the page",
     "make test": "runs this very test",
     "pip install .": _CHANGES,
     ". .venv/bin/activate": _CHANGES,

@@ -48,6 +48,17 @@ JSON_BYTES = 2**31
 NOTES_BYTES = 2**26
 """Of a JSON document, or of one line, in which a run says how far it is."""
 
+REQUEST_BYTES = 2**26
+"""Of a request to the page's server, counted as they come."""
+REQUEST_JSON_BYTES = 2**20
+"""Of one in JSON."""
+QUESTIONS = 16
+"""Requests that wait for the network."""
+PREVIEWS = 64
+"""Photos in one request for previews."""
+PAGES = 32
+"""Open pages of one project."""
+
 
 def check_bytes(name: str | os.PathLike[str], size: int, most: int, what: str) -> None:
     """Raises DataError for a file that is too large to be what it should be."""

@@ -146,3 +146,15 @@ def test_training_and_testing_are_measured_part_by_part(preset, tuned, tmp_path,
     parts = {"data", "backbone", "encoder forward", "encoder backward", "optimizer"}
     assert set(found["training"]["parts_ms"]) == parts | ({"backbone backward"} if tuned else set())
     assert [(one["shots"], one["features"]) for one in found["testing"]] == [(1, "once"), (5, "once"), (1, "anew"), (5, "anew")]
+
+
+def test_the_page_is_measured_by_a_server_in_a_process_of_its_own(checkpoint, tmp_path, capsys):
+    path = tmp_path / "found.json"
+    load("studio").main(["--quick", "--cases", "load", "again", "--model", checkpoint, "--output", str(path)])
+    report = json.loads(path.read_text())
+    assert report["load"]["failures"] == 0 and report["load"]["requests"] == 4 * 20
+    assert report["load"]["masks_on_disk"] > 0
+    again = report["again"]
+    assert again["first"]["looks_known"] == 0 < again["nothing new"]["looks_known"]
+    assert again["new example"]["looks_new"] < again["first"]["looks_new"]
+    assert "requests_per_second" in capsys.readouterr().out

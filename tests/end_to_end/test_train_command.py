@@ -670,7 +670,7 @@ def test_a_run_says_after_a_few_steps_how_long_it_will_take(train):
 
 
 def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, monkeypatch):
-    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    monkeypatch.setattr("cyctr.cli.watch._TELL_SECONDS", 0)
     monkeypatch.setattr("cyctr.training.loop._LOG_STEPS", 1)
     error = train()[2]
     assert re.search(rf"  12 of 16 episodes  {LOST}\d+\.\d episodes/s  \d+ s left\n", error), error
@@ -678,7 +678,7 @@ def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, m
 
 
 def test_a_run_without_the_auxiliary_loss_tells_of_one_loss_alone_and_counts_whole_steps(train, monkeypatch):
-    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    monkeypatch.setattr("cyctr.cli.watch._TELL_SECONDS", 0)
     monkeypatch.setattr("cyctr.training.loop._LOG_STEPS", 1)
     _, output, error = train("--model.auxiliary", "false", "--training.episodes", 15)
     assert "16 episodes, 4 a step" in output
@@ -686,8 +686,8 @@ def test_a_run_without_the_auxiliary_loss_tells_of_one_loss_alone_and_counts_who
 
 
 def test_a_long_run_says_so_once_and_what_would_make_it_shorter(train, monkeypatch):
-    monkeypatch.setattr("cyctr.cli.train._LONG", 0)
-    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    monkeypatch.setattr("cyctr.cli.watch._LONG", 0)
+    monkeypatch.setattr("cyctr.cli.watch._TELL_SECONDS", 0)
     error = train("--training.episodes", 24)[2]
     assert error.count("note: at this speed it takes ") == 1
     assert " more; lower --training.episodes (now 24) or --training.augmentation.size (now 65), or use a GPU" in error

@@ -12,7 +12,21 @@ from typing import Annotated, Any
 import typer
 
 import cyctr
-from cyctr.cli import convert_release, data, demo, episodes, evaluate, explain, info, prepare, segment, support, train, weights
+from cyctr.cli import (
+    convert_release,
+    data,
+    demo,
+    episodes,
+    evaluate,
+    explain,
+    info,
+    prepare,
+    segment,
+    studio,
+    support,
+    train,
+    weights,
+)
 from cyctr.cli.command import Commands, add
 from cyctr.cli.options import with_dashes
 from cyctr.errors import ConfigError, CyctrError
@@ -46,6 +60,7 @@ def make_app(method: str = USUAL) -> typer.Typer:
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120, "token_normalize_func": with_dashes},
     )
+    add(made, "studio", studio.studio, studio.EXAMPLES)
     add(made, "segment", segment.segment, segment.EXAMPLES)
     add(made, "explain", explain.explain, explain.EXAMPLES)
     made.add_typer(support.app, name="support")

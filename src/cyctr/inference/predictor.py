@@ -17,6 +17,7 @@ from cyctr.devices import choose_device, half_pays
 from cyctr.errors import ConfigError
 from cyctr.images.geometry import fit_image, fit_label, planes
 from cyctr.inference.confidence import CALIBRATIONS, OF_KINSHIP, UNKNOWN, calibration_name, resemblance
+from cyctr.inference.feature_cache import FeatureCache
 from cyctr.inference.kinship import kind_of_support, kinship
 from cyctr.inference.likeness import likeness_map, mean_foreground
 from cyctr.inference.matching import WEIGHT, balanced
@@ -52,6 +53,7 @@ class Predictor:
         self.input = InputConfig(size)
         self.digest = _digest(model)
         self.model = model.to(self.device).accelerate()
+        self.cache: FeatureCache | None = None
         name = calibration_name(model.config.backbone)
         self.recogniser = load_recogniser(model.backbone) if name in OF_KINSHIP else None
         if self.recogniser is not None:
@@ -80,7 +82,7 @@ class Predictor:
         model, own = self.model, labels[None].to(self.device)
         marked = len(images) - negatives
         with self.precision():
-            features = model.backbone(images.to(self.device))
+            features = self.features(images.to(self.device))
             if isinstance(model, LimitsSupport):  # the marked images have no more than without the closer looks
                 encoded = model.encode_within(features, own, marked - closer, negatives)
             else:
@@ -112,7 +114,13 @@ class Predictor:
 
     def prepared(self, inputs: Tensor) -> Features:
         """What no support changes of (B, 3, S, S) views."""
-        return self.model.prepare(self.model.backbone(inputs))
+        return self.model.prepare(self.features(inputs))
+
+    def features(self, images: Tensor) -> Features:
+        """The backbone's features of (B, 3, S, S) images, from the cache where there is one and it knows them."""
+        if self.cache is None:
+            return self.model.backbone(images)
+        return self.cache.features(images, f"{self.digest} {self.half}", self.model.backbone)
 
     def predicted(
         self, query: Features, support: EncodedSupport, padding: Tensor, explain: bool = False

@@ -22,6 +22,7 @@ from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.devices import choose_device, episodes_together
 from cyctr.errors import ConfigError, DataError
 from cyctr.inference.confidence import confidence
+from cyctr.inference.feature_cache import FeatureCache
 from cyctr.inference.finishing import finished, prepare_refiner, sharpener
 from cyctr.inference.inputs import ImageLike, MaskLike
 from cyctr.inference.looking import look
@@ -109,6 +110,17 @@ class Segmenter:
     def digest(self) -> str:
         """A checksum of the network: a support knows by it who encoded it."""
         return self.network.digest
+
+    def remember_features(self, folder: str | Path, most: int = 4 * 2**30) -> None:
+        """Keeps backbone features in a folder, which may be removed at any time: an image that was seen costs less then.
+
+        Args:
+            folder: holds nothing else; it is made if need be.
+            most: bytes of all files, of which the oldest go first.
+        """
+        if isinstance(most, bool) or not isinstance(most, int) or most < 0:
+            raise ConfigError(f"most is {most!r}; expected a number of bytes")
+        self.network.cache = FeatureCache(Path(folder), most)
 
     def encode_support(
         self,

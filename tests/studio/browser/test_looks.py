@@ -1,0 +1,119 @@
+"""What everybody can use: no serious violation of the accessibility rules, long lists, keys that are shown and changed."""
+
+import pytest
+from browsing import Sight, begin, saved, shows, stroke, wait
+from segmenting import photos
+
+COUNT = 500
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return photos(tmp_path / "photos", 4)
+
+
+def violations(page):
+    from axe_playwright_python.sync_playwright import Axe
+
+    found = Axe().run(page).response["violations"]
+    return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+def test_axe_finds_no_serious_violation_on_any_screen(desk, scheme):
+    page = desk.window(color_scheme=scheme)
+    assert page.get_attribute("html", "data-theme") == scheme
+    assert violations(page) == []
+    begin(page)
+    stroke(page, [Sight(page).screen(20, 20)])
+    saved(page)
+    page.wait_for_selector("#photo-state[data-state=example]")
+    assert violations(page) == []
+    for screen, there in (("Shift+2", ".cell[data-state=example]"), ("Shift+3", "#export-run[data-ready=true]")):
+        page.keyboard.press(screen)
+        page.wait_for_selector(there)
+        assert violations(page) == []
+    page.keyboard.press("?")
+    page.wait_for_selector("dialog[open]")
+    assert violations(page) == []
+
+
+def test_every_button_has_a_name_and_is_large_enough(desk):
+    page = desk.window()
+    begin(page)
+    script = """() => [...document.querySelectorAll('button, input, select, summary, a')]
+        .filter((one) => one.checkVisibility())
+        .map((one) => [one.outerHTML.slice(0, 90), one.getBoundingClientRect(), one.ariaLabel || one.textContent.trim()])
+        .map(([html, box, name]) => [html, box.width, box.height, name])"""
+    for screen in ("Shift+1", "Shift+2", "Shift+3"):
+        page.keyboard.press(screen)
+        for html, width, height, name in page.evaluate(script):
+            small = 'type="radio"' in html or 'type="checkbox"' in html  # their labels are the targets
+            assert small or (width >= 24 and height >= 24), html
+            assert name or "<input" in html or "<select" in html, html
+
+
+def test_a_key_that_is_changed_works_and_a_conflict_is_told(desk):
+    page = desk.window()
+    begin(page)
+    page.keyboard.press("?")
+    page.click("[aria-label^='Change the key of: Brush']")
+    page.keyboard.press("e")
+    page.wait_for_selector("dialog:has-text('E has a meaning already')")
+    page.click("dialog button:has-text('Leave it')")
+    page.click("[aria-label^='Change the key of: Brush']")
+    page.keyboard.press("y")
+    page.wait_for_selector("[aria-label='Change the key of: Brush. Now Y']")
+    page.click("dialog button.primary")
+    page.keyboard.press("p")
+    page.keyboard.press("y")
+    assert page.get_attribute("[data-tool=brush]", "aria-pressed") == "true"
+    page.reload()
+    page.wait_for_selector("body[data-ready=true]")
+    page.locator("#stage").focus()
+    page.keyboard.press("p")
+    page.keyboard.press("y")
+    assert page.get_attribute("[data-tool=brush]", "aria-pressed") == "true"
+
+
+def test_single_keys_can_be_switched_off(desk):
+    page = desk.window()
+    begin(page)
+    page.keyboard.press("?")
+    page.uncheck("dialog input[type=checkbox]")
+    page.click("dialog button.primary")
+    page.keyboard.press("p")
+    assert page.get_attribute("[data-tool=brush]", "aria-pressed") == "true"
+
+
+@pytest.fixture
+def many(folder):
+    """More photos than a screen has room for."""
+    for number in range(4, COUNT):
+        (folder / f"{number}.jpg").hardlink_to(folder / f"{number % 4}.jpg")
+    return folder
+
+
+def test_a_long_grid_has_elements_only_for_what_is_in_sight(many, desk):
+    page = desk.window()
+    page.locator("#filmstrip").evaluate("(strip) => { strip.scrollLeft = 1e9; }")
+    page.click(".frame-button[title='99.jpg']")
+    shows(page, "99.jpg")
+    page.reload()
+    page.wait_for_selector("body[data-ready=true]")
+    shows(page, "99.jpg")
+    assert page.locator(".frame").count() <= 20
+    page.click("#go-review")
+    page.wait_for_selector(f"#review-total:text('{COUNT} photos')")
+    seen = set()
+    for _ in range(12):
+        page.evaluate("document.getElementById('review-scroller').scrollTop += 2500")
+        page.wait_for_timeout(30)
+        assert page.locator(".cell").count() <= 60
+        seen.update(page.locator(".cell[data-photo]").evaluate_all("(cells) => cells.map((one) => one.dataset.index)"))
+    page.evaluate("document.getElementById('review-scroller').scrollTop = 1e9")
+    wait(lambda: page.locator(f"#cell-{COUNT - 1}[data-photo]").count() == 1)
+    assert len(seen) > 100
+    page.click("#as-list")
+    page.evaluate("document.getElementById('review-scroller').scrollTop = 0")
+    wait(lambda: page.locator("#cell-0 .cell-facts").text_content() == "no mask yet")

@@ -1,0 +1,127 @@
+"""Looking through what was found: many accepted at once, what a run changed, and why."""
+
+import numpy as np
+import pytest
+from browsing import Sight, begin, saved, shows, stroke, wait
+from segmenting import photos
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return photos(tmp_path / "photos", 10)
+
+
+@pytest.fixture
+def page(desk):
+    """A window in which one photo is an example and all others are segmented."""
+    page = desk.window()
+    begin(page)
+    sight = Sight(page)
+    stroke(page, [sight.screen(20, 20), sight.screen(30, 22)])
+    page.wait_for_selector("#photo-state[data-state=example]")
+    segment(page)
+    return page
+
+
+def segment(page):
+    page.click("#segment-all")
+    page.click("dialog button.primary")
+    page.wait_for_selector(".note:has-text('segmented'), .note:has-text('differ')")
+
+
+def dismiss(page):
+    """Closes all notes."""
+    while page.locator(".note").count():
+        page.locator(".note button[aria-label=Dismiss]").first.click()
+
+
+def test_many_are_accepted_at_once_after_their_number_was_told(page):
+    page.keyboard.press("Shift+2")
+    page.fill("#accept-min", "0")
+    page.wait_for_selector("#accept-many:text('Accept 10')")
+    page.click("#accept-many")
+    page.wait_for_selector("dialog:has-text('Accept 10 photos?')")
+    assert page.text_content("#count-accepted") == "0"
+    page.click("dialog button.primary")
+    page.wait_for_selector("#count-accepted:text('10')")
+    page.select_option("#review-state", "accepted")
+    page.wait_for_selector("#review-total:text('10 photos')")
+
+
+def test_the_range_of_confidence_and_the_state_choose_photos(page):
+    page.keyboard.press("Shift+2")
+    page.wait_for_selector("#review-total:text('10 photos')")
+    page.locator("#review-max").fill("0")
+    page.wait_for_selector("#review-total:not(:text('10 photos'))")
+    page.locator("#review-max").fill("100")
+    page.wait_for_selector("#review-total:text('10 photos')")
+    page.select_option("#review-state", "rejected")
+    page.wait_for_selector("#review-empty:not([hidden])")
+
+
+def test_after_another_run_the_page_says_how_many_masks_differ_and_shows_them(page, desk):
+    dismiss(page)
+    stroke(page, [Sight(page).screen(x, y) for x, y in ((5, 5), (45, 5), (45, 30), (5, 30))])
+    saved(page)
+    page.wait_for_timeout(700)  # previews begin
+    page.wait_for_selector(".frame.stale", state="detached")
+    stems = [str(number) for number in range(1, 10)]
+    before = {stem: desk.mask(stem) for stem in stems}
+    dismiss(page)
+    segment(page)
+    after = {stem: desk.mask(stem) for stem in stems}
+    overlap = {stem: (before[stem] & after[stem]).sum() / max(1, (before[stem] | after[stem]).sum()) for stem in stems}
+    differ = {stem for stem, value in overlap.items() if value < 0.98}
+    assert differ, "the example was changed much, and some photos have no preview"
+    page.click(".note button:has-text('Look at them')")
+    page.wait_for_selector(f"#changes-text:has-text('{len(differ)} mask')")
+    names = page.locator(".cell .cell-name").all_text_contents()
+    assert {name.removesuffix(".jpg") for name in names} == differ
+    assert page.locator("#loupe-before").is_visible()
+    page.keyboard.press("e")
+    wait(lambda: page.get_attribute("#compare", "aria-pressed") == "true")
+    page.keyboard.press("c")
+    wait(lambda: page.get_attribute("#compare", "aria-pressed") == "false")
+
+
+def test_a_click_shows_why_a_place_was_marked(page):
+    page.keyboard.press("d")
+    shows(page, "1.jpg")
+    page.keyboard.press("i")
+    page.mouse.click(*Sight(page).screen(20, 20))
+    page.wait_for_selector("dialog:has-text('Why cup here?')")
+    figures = page.locator("dialog figure img")
+    assert figures.count() >= 2
+    assert all(figures.nth(place).evaluate("(one) => one.naturalWidth") > 0 for place in range(figures.count()))
+
+
+def test_not_this_erases_and_makes_the_photo_an_example(page, desk):
+    page.keyboard.press("d")
+    shows(page, "1.jpg")
+    sight = Sight(page)
+    page.keyboard.press("b")
+    stroke(page, [sight.screen(10, 10), sight.screen(40, 30)])
+    saved(page)
+    wait(lambda: desk.mask("1")[30, 40])
+    before = desk.mask("1")
+    page.keyboard.press("n")
+    stroke(page, [sight.screen(40, 30)])
+    page.wait_for_selector("#photo-state[data-state=example]")
+    wait(lambda: (desk.project / "images" / "1.jpg").exists())
+    assert not desk.mask("1")[30, 40] and not (desk.mask("1") & ~before).any()
+    stroke(
+        page,
+        [
+            sight.screen(5, 5),
+            sight.screen(45, 5),
+            sight.screen(45, 35),
+            sight.screen(5, 35),
+            sight.screen(5, 20),
+            sight.screen(45, 20),
+        ],
+    )
+    saved(page)
+    page.wait_for_selector("#photo-masks:has-text('nothing marked')")
+    page.wait_for_selector("#photo-state:not([data-state=example])")
+    wait(lambda: (desk.project / "negatives" / "cup" / "1.jpg").exists())
+    assert not np.any(desk.mask("1"))
