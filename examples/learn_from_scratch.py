@@ -25,8 +25,8 @@ from cyctr.config import BackboneConfig
 from cyctr.datasets.synthetic import SyntheticEpisodes
 from cyctr.evaluation.metrics import Counts
 from cyctr.evaluation.metrics import count as count_pixels
-from cyctr.methods.cyctr.config import PAPER, EncoderConfig, ModelConfig
-from cyctr.methods.cyctr.loss import Losses, episode_loss
+from cyctr.methods.base import Losses, Step
+from cyctr.methods.cyctr.config import EncoderConfig, ModelConfig
 from cyctr.methods.cyctr.network import CyCTR, build
 from cyctr.seeding import random_bits
 from cyctr.types import Pixels, Prediction
@@ -108,7 +108,8 @@ def fit(
             seeds = torch.arange(step * batch, (step + 1) * batch)
             position = random_bits(seeds[:1], 1).item() / 2**32
             tokens = model.config.sampling.training_tokens(position, episode.shots)
-            losses = episode_loss(model(episode, seeds, tokens), episode, PAPER.loss)
+            query, support = model.backbone(episode.query_images), model.backbone(episode.support_images.flatten(0, 1))
+            losses = model.learn(episode, query, support, Step(seeds, tokens))
             optimizer.zero_grad()
             losses.total.backward()
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)

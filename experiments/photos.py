@@ -9,15 +9,17 @@ there: the score of each setting, its standard error over classes, and the paire
 best, median and worst answers; it holds photographs, so it stays outside the repository.
 
 COCO pools intersection and union over the episodes of a class and takes the mean over classes. DAVIS takes the mean over the
-frames of a sequence, then over sequences. In coco-absent the query does not show the class: the score is the share of queries
-in which anything is marked.
+frames of a sequence, then over sequences. In coco-absent the query does not show the class, and in look-alikes it shows
+another one that is like it: the score is the share of queries in which anything is marked. "negatives=3" gives three
+photographs without the class: in look-alikes those of the other class, else those of any other.
 """
 
 import argparse
 import hashlib
 import json
+import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -34,12 +36,29 @@ from cyctr.types import Features
 from cyctr.visual.contact import Block, tile
 from cyctr.visual.page import Section, page
 
-SETS = ("coco-1", "davis", "coco-5", "coco-absent")
-SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {  # of encode_support, of segment
+SETS = ("coco-1", "davis", "coco-5", "coco-absent", "look-alikes")
+ABSENT = ("coco-absent", "look-alikes")
+LOOK_ALIKES = (
+    ("cup", "vase"),
+    ("fork", "knife"),
+    ("handbag", "backpack"),
+    ("suitcase", "handbag"),
+    ("keyboard", "laptop"),
+    ("microwave", "toaster"),
+    ("refrigerator", "microwave"),
+    ("bear", "elephant"),
+    ("giraffe", "zebra"),
+    ("carrot", "banana"),
+    ("apple", "donut"),
+)
+SETTINGS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {  # photographs that encode_support gets, options of segment
     "as it is": ({}, {}),
     "votes=0": ({}, {"votes": 0.0}),
     "votes=1": ({}, {"votes": 1.0}),
     "zoom=False": ({}, {"zoom": False}),
+    "drop_absent=False": ({}, {"drop_absent": False}),
+    "negatives=3": ({"negatives": 3}, {}),
+    "negatives=3, drop_absent=False": ({"negatives": 3}, {"drop_absent": False}),
     "edges=False": ({}, {"edges": False}),
     "flip=True": ({}, {"flip": True}),
     "refine=sam": ({}, {"refine": "sam"}),
@@ -68,6 +87,34 @@ class Photos:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.episodes = json.loads((folder / "episodes.json").read_text())
+        self.episodes["look-alikes"] = list(self._look_alikes())
+
+    def _look_alikes(self) -> Iterator[dict[str, Any]]:
+        """Each class with photographs of one that is like it, both ways round, two of each."""
+        for one, other in (*LOOK_ALIKES, *(pair[::-1] for pair in LOOK_ALIKES)):
+            shown, like = (self._of_class(name) for name in (one, other))
+            without = [path for path, _ in like if not self._shows(path, one)]
+            for support, path in zip(shown, without[:2], strict=False):
+                rest = [each for each in without if each != path]
+                name = f"{one}_{Path(support[0]).stem}_{Path(path).stem}"
+                yield {"class": one, "support": [support], "query": [path, None], "id": name, "without": rest}
+
+    def _of_class(self, name: str) -> list[list[str]]:
+        """Image and mask of each photograph of a class."""
+        pairs = [pair for one in self.episodes["coco-1"] if one["class"] == name for pair in (*one["support"], one["query"])]
+        return [list(pair) for pair in sorted(set(map(tuple, pairs)))]
+
+    def _shows(self, path: str, name: str) -> bool:
+        return (self.folder / "coco" / "masks" / name.replace(" ", "_") / f"{Path(path).stem}.png").exists()
+
+    def without(self, episode: Mapping[str, Any], count: int) -> list[str]:
+        """So many photographs that do not show the class of an episode, and are not its query."""
+        others = episode.get("without") or sorted(
+            pair[0] for one in self.episodes["coco-1"] if one["class"] != episode["class"] for pair in one["support"]
+        )
+        used = {episode["query"][0], *(path for path, _ in episode["support"])}
+        free = [path for path in dict.fromkeys(others) if path not in used and not self._shows(path, episode["class"])]
+        return random.Random(episode["id"]).sample(free, min(count, len(free)))
 
     def image(self, path: str) -> NDArray[np.uint8]:
         return np.asarray(Image.open(self.folder / path).convert("RGB"))
@@ -121,7 +168,8 @@ def answer(segmenter: Segmenter, photos: Photos, episode: Mapping[str, Any], set
     images = [photos.image(path) for path, _ in episode["support"]]
     pairs = zip(episode["support"], images, strict=True)
     masks = [photos.label(path, image.shape[:2]) for (_, path), image in pairs]
-    support = segmenter.encode_support(images, masks, name=episode["class"], class_id=1, **encoding)
+    without = [photos.image(path) for path in photos.without(episode, encoding["negatives"])] if encoding else []
+    support = segmenter.encode_support(images, masks, name=episode["class"], class_id=1, negatives=without)
     return segmenter.segment(photos.image(episode["query"][0]), support, **settings)
 
 
@@ -142,7 +190,7 @@ def by_class(which: str, rows: Rows) -> dict[str, float]:
 
 
 def _score(which: str, rows: Sequence[Row]) -> float:
-    if which == "coco-absent":
+    if which in ABSENT:
         return float(np.mean([row["marked"] > 0 for row in rows]))
     if which == "davis":
         return float(np.mean([row["intersection"] / row["union"] if row["union"] else 1.0 for row in rows]))

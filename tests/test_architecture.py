@@ -14,9 +14,11 @@ WALKS = re.findall(r"^\| [^|]+ \| `([\w/]+\.py)` \| `([\w.]+)` \| [^|]+ \| [^|]+
 
 
 def names_in(path: Path) -> set[str]:
-    """The functions and classes of a module, and the methods of its classes."""
+    """The functions, classes and values of a module, and the methods of its classes."""
     found = set()
     for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
         if isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
         if isinstance(node, ast.ClassDef):
@@ -51,3 +53,14 @@ def test_the_rooms_stand_in_the_order_of_the_imports():
     order = [height[name] for row in listed for name in row if "/" not in name]
     assert order == sorted(order)
     assert {name for row in listed for name in row if "/" not in name} | {"__main__"} == set(height)
+
+
+LIBRARY = [path for path in sorted(SOURCE.rglob("*.py")) if "cli" not in path.relative_to(SOURCE).parts]
+
+
+@pytest.mark.parametrize("path", LIBRARY, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_an_error_of_the_library_names_no_flag(path):
+    raised = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Raise)]
+    texts = [part.value for node in raised for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    named = [text for text in texts if isinstance(text, str) and re.search(r"(?<!\w)--[a-z]", text)]
+    assert [text for text in named if not text.startswith(" --from FILE")] == []  # of a whole command

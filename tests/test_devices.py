@@ -14,7 +14,7 @@ def test_a_device_is_chosen_by_name(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == choose_device("cpu") == torch.device("cpu")
     for name in ("cuda", "cuda:0"):
-        with pytest.raises(ConfigError, match=f"device is '{name}', but torch sees no CUDA here; use --device cpu"):
+        with pytest.raises(ConfigError, match=f"device is '{name}', but torch sees no CUDA here; use 'cpu'"):
             choose_device(name)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

@@ -22,7 +22,7 @@ def choose_device(name: str) -> torch.device:
     except RuntimeError as error:
         raise ConfigError(f"device is {name!r}; expected auto, cpu, cuda or cuda:N") from error
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError(f"device is {name!r}, but torch sees no CUDA here; use --device cpu")
+        raise ConfigError(f"device is {name!r}, but torch sees no CUDA here; use 'cpu'", "device")
     if device.type == "cuda" and device.index is not None and device.index >= torch.cuda.device_count():
         raise ConfigError(f"device is {name!r}; expected cuda:0 to cuda:{torch.cuda.device_count() - 1}")
     if device.type not in ("cpu", "cuda"):

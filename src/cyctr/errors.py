@@ -22,6 +22,10 @@ class DataError(CyctrError):
     """Images, masks or labels that cannot form an episode."""
 
 
+class NothingMarkedError(DataError):
+    """A mask that is 0 everywhere."""
+
+
 class WeightsError(CyctrError):
     """Backbone weights that are missing, damaged or made for another network."""
 

@@ -138,13 +138,16 @@ def _still_there(file: TextIO, path: Path) -> bool:
 
 
 @contextmanager
-def alone(lock: Path, path: Path, remedies: str = "wait for it, or choose another --output") -> Iterator[None]:
+def alone(
+    lock: Path, path: Path, remedies: str = "wait for it, or choose another folder", options: tuple[str, ...] = ("output",)
+) -> Iterator[None]:
     """Keeps other processes from writing the same file or folder meanwhile; a folder that stays empty is not left behind.
 
     Args:
         lock: a file that is there meanwhile.
         path: the file or folder to write.
         remedies: what to do where another process writes it.
+        options: of the caller, that the remedies speak of.
 
     Raises:
         ConfigError: another does so now.
@@ -155,9 +158,9 @@ def alone(lock: Path, path: Path, remedies: str = "wait for it, or choose anothe
             try:
                 held = stack.enter_context(locked(lock))
             except OSError as error:
-                raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+                raise DataError(f"{path}: cannot be written ({error.strerror}); choose another folder", "output") from error
             if not held:
-                raise ConfigError(f"{path}: another process is writing it; {remedies}")
+                raise ConfigError(f"{path}: another process is writing it; {remedies}", *options)
             _remove_drafts(path)
             yield
     finally:

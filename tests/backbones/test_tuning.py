@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from making import episode
+from making import episode, losses
 from torch import nn
 
 from cyctr.backbones.backbone import Backbone
@@ -10,7 +10,6 @@ from cyctr.backbones.tuning import SPECTRUM, SpectralConv2d, settle, tune
 from cyctr.checkpoint import load_checkpoint, save_checkpoint, weights_digest
 from cyctr.config import BackboneConfig
 from cyctr.methods.cyctr.config import BEST, Config, EncoderConfig, ModelConfig
-from cyctr.methods.cyctr.loss import episode_loss
 from cyctr.methods.cyctr.network import build
 from cyctr.speed.fast_depthwise import DepthwiseConv2d
 
@@ -99,8 +98,8 @@ def test_a_backbone_that_is_to_be_tuned_begins_as_the_frozen_one(name):
     frozen = Backbone(BackboneConfig(name))
     tuned = Backbone(BackboneConfig(name, tuned=True)).load(frozen.body.state_dict())
     images = torch.rand(2, 3, 65, 65)
-    for level in ("mid", "high"):
-        assert torch.equal(getattr(frozen(images), level), getattr(tuned(images), level).detach())
+    for level in range(3):
+        assert torch.equal(frozen(images).maps[level], tuned(images).maps[level].detach())
     learning = {name for name, value in tuned.named_parameters() if value.requires_grad}
     assert learning
     assert all(name.endswith(SPECTRUM) for name in learning)
@@ -119,7 +118,7 @@ def test_a_network_that_has_answered_before_can_still_learn():
     with torch.inference_mode():
         model(given)
     model.train()
-    episode_loss(model(given), given, Config().loss).total.backward()
+    losses(model, given).total.backward()
     assert all(value.grad is not None for name, value in model.named_parameters() if name.endswith(SPECTRUM))
 
 
@@ -164,8 +163,8 @@ def test_acceleration_keeps_what_was_tuned(name):
     with torch.no_grad():
         before = backbone(images)
         after = backbone.accelerate()(images)
-    for level in ("mid", "high"):
-        one, other = getattr(before, level), getattr(after, level)
+    for level in range(3):
+        one, other = before.maps[level], after.maps[level]
         assert (one - other).abs().max() < 1e-3 * one.abs().max()
     assert not [name for name, _ in backbone.named_parameters() if name.endswith(SPECTRUM)]
 
@@ -182,12 +181,12 @@ def test_what_learns_in_place_of_a_backbone_computes_the_same_and_moves_its_para
     for one in (backbone, twin):
         backbone.zero_grad()
         found = one(images)
-        (sum(maps.square().mean() for maps in found.maps)).backward()
+        sum(maps.square().mean() for maps in found.maps).backward()
         gradients.append({key: value.grad.clone() for key, value in backbone.named_parameters() if value.requires_grad})
     for key, expected in gradients[0].items():
         assert (gradients[1][key] - expected).abs().max() <= 1e-3 * expected.abs().max(), key
-    for level in ("mid", "high"):
-        one, other = getattr(backbone(images), level), getattr(twin(images), level)
+    for level in range(3):
+        one, other = backbone(images).maps[level], twin(images).maps[level]
         assert (one - other).abs().max() < 1e-3 * one.abs().max()
     moved(backbone)
     assert torch.equal(twin(images).maps[-1], backbone.learning()(images).maps[-1])
@@ -198,7 +197,7 @@ def test_what_learns_in_place_of_a_backbone_computes_the_same_and_moves_its_para
 def test_every_factor_is_reached_by_the_loss_and_no_frozen_weight():
     model = tuned_network().train()
     given = episode()
-    episode_loss(model(given), given, Config().loss).total.backward()
+    losses(model, given).total.backward()
     for name, value in model.backbone.named_parameters():
         assert (value.grad is not None and bool(value.grad.abs().max() > 0)) == name.endswith(SPECTRUM), name
 

@@ -49,6 +49,7 @@ def photo(path, marked):
     Image.fromarray(pixels.numpy()).save(path)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_the_release_becomes_one_of_ours(run, saved, published, tmp_path):
     output = tmp_path / "released.safetensors"
     code, text, error = run("convert-release", str(saved), "--output", str(output))

@@ -327,12 +327,12 @@ def test_a_wrong_value_is_one_line_and_nothing_is_written(options, words, evalua
 
 def test_a_gpu_that_is_not_there_is_one_line(evaluate, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert_one_line(evaluate("--device", "cuda"), "torch sees no CUDA here", "--device cpu")
+    assert_one_line(evaluate("--device", "cuda"), "torch sees no CUDA here; use 'cpu'", "(--device)")
 
 
 def test_an_output_that_cannot_be_written_is_one_line(evaluate, run, tmp_path):
     (tmp_path / "occupied").write_text("mine")
-    assert_one_line(evaluate(output="occupied"), "occupied/results.json: cannot be written", "choose another --output")
+    assert_one_line(evaluate(output="occupied"), "occupied/results.json: cannot be written", "(--output)")
     assert (tmp_path / "occupied").read_text() == "mine"
     (tmp_path / "out" / "results.md").mkdir(parents=True)
     assert_one_line(evaluate(), "results.md: is there already")

@@ -4,9 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-SECONDS = float(os.environ.get("CYCTR_MUTATION_SECONDS", "30"))
+import pytest
+
+SECONDS = float(os.environ.get("CYCTR_MUTATION_SECONDS", "15"))
 
 
+@pytest.mark.slow
 def test_no_damaged_file_is_a_traceback_a_hang_or_a_loss():
     script = Path(__file__).with_name("mutations.py")
     command = [sys.executable, script, "--seconds", str(SECONDS), "--seed", os.environ.get("CYCTR_MUTATION_SEED", "0")]

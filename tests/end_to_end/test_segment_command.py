@@ -430,7 +430,9 @@ def test_a_mask_that_was_mended_by_hand_stays_and_a_note_says_so_until_force(seg
     code, output, error = segment(*usual, support=both)
     assert code == 0 and "5 of 5 images done before" in output
     assert re.search(
-        r"^cyctr: note: not done again: 1 image, since .*1\.disc\.png was changed by hand; use --force", error, re.M
+        r"^cyctr: note: not done again: 1 image, since .*1\.disc\.png was changed by hand; force replaces such files",
+        error,
+        re.M,
     ), error
     assert mended.read_bytes() == content
     well(segment(*usual, "--force", support=both))
@@ -478,7 +480,7 @@ def test_results_of_earlier_runs_below_the_queries_are_no_queries(segment, tmp_p
     assert code == 0
     assert (
         error
-        == f"cyctr: note: left out: {queries / 'first'}, results of an earlier run; name it in --query to segment it too\n"
+        == f"cyctr: note: left out: {queries / 'first'}, results of an earlier run; give it by its own name to segment it too\n"
     )
     assert keys(queries / "first") == keys(queries / "second") == ["0", "1", "2", "3", "4"]
     well(segment(query=queries / "first" / "overlays", output=tmp_path / "out"))
@@ -781,6 +783,20 @@ def test_with_drop_absent_nothing_is_marked_where_a_class_is_probably_not_there(
         before, after = one["classes"]["disc"], other["classes"]["disc"]
         assert after["confidence"] == before["confidence"]
         assert after["pixels"] == (before["pixels"] if before["present"] else 0)
+
+
+def test_images_without_the_class_are_given_as_negatives_and_are_no_queries(segment, run, model, disc, tmp_path, queries):
+    without = photos(tmp_path / "without", 2)
+    photos(tmp_path / "queries" / "without", 1)
+    well(segment("--no-overlays", "--negative", without))
+    well(segment("--no-overlays", "--negative", tmp_path / "queries" / "without", output=tmp_path / "inner"))
+    assert len(keys(tmp_path / "inner")) == len(keys(tmp_path / "out")) - 1
+    kept = tmp_path / "disc.cyctr"
+    assert "2 without it" in well(run("support", "save", disc, "--output", kept, "--model", model, "--negative", without))
+    assert "the last 2 without it" in well(run("support", "info", kept))
+    assert_one_line(segment("--negative", without, support=kept), "is a finished support, to which no negatives are added")
+    assert_one_line(segment("--negative", disc), "_mask.png: marks something; a negative shows nothing of the class")
+    assert_one_line(segment("--negative", tmp_path / "missing"), "missing: no such folder; expected a folder of images")
 
 
 def test_supports_that_cannot_be_used_are_left_out_with_a_note(segment, tmp_path, queries):

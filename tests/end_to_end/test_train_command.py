@@ -473,7 +473,7 @@ def test_several_processes_that_nobody_started_are_one_line(train, tmp_path, mon
 
 def test_a_gpu_that_is_not_there_is_one_line(train, monkeypatch):
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    assert_one_line(train("--device", "cuda"), "torch sees no CUDA here", "--device cpu")
+    assert_one_line(train("--device", "cuda"), "torch sees no CUDA here; use 'cpu'", "(--device)")
 
 
 def test_a_run_that_is_there_is_not_written_over_unasked(train, tmp_path):
@@ -628,7 +628,7 @@ def test_a_damaged_state_is_one_line(train, tmp_path):
 def test_an_output_that_cannot_be_written_is_one_line(train, tmp_path):
     (tmp_path / "occupied").write_text("mine")
     for output in ("occupied", "occupied/deep"):
-        assert_one_line(train(output=output), "occupied", "cannot be written", "choose another --output")
+        assert_one_line(train(output=output), "occupied", "cannot be written", "(--output)")
     assert (tmp_path / "occupied").read_text() == "mine"
     assert_one_line(train(output="x" * 300), "File name too long")
 
@@ -652,7 +652,9 @@ def test_an_output_that_another_process_writes_is_refused(train, tmp_path):
     with locked(tmp_path / "out" / ".run.lock") as held:
         assert held
         result = train()
-    assert_one_line(result, f"{tmp_path / 'out'}: another process is writing it; wait for it, or choose another --output")
+    assert_one_line(
+        result, f"{tmp_path / 'out'}: another process is writing it; wait for it, or choose another folder (--output)"
+    )
     assert "--part" not in result[2]
     assert_well(train())
 
@@ -668,7 +670,7 @@ def test_a_run_says_after_a_few_steps_how_long_it_will_take(train):
 
 
 def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, monkeypatch):
-    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    monkeypatch.setattr("cyctr.cli.watch._TELL_SECONDS", 0)
     monkeypatch.setattr("cyctr.training.loop._LOG_STEPS", 1)
     error = train()[2]
     assert re.search(rf"  12 of 16 episodes  {LOST}\d+\.\d episodes/s  \d+ s left\n", error), error
@@ -676,7 +678,7 @@ def test_a_run_says_how_long_it_will_take_and_what_it_lost_now_and_then(train, m
 
 
 def test_a_run_without_the_auxiliary_loss_tells_of_one_loss_alone_and_counts_whole_steps(train, monkeypatch):
-    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    monkeypatch.setattr("cyctr.cli.watch._TELL_SECONDS", 0)
     monkeypatch.setattr("cyctr.training.loop._LOG_STEPS", 1)
     _, output, error = train("--model.auxiliary", "false", "--training.episodes", 15)
     assert "16 episodes, 4 a step" in output
@@ -684,8 +686,8 @@ def test_a_run_without_the_auxiliary_loss_tells_of_one_loss_alone_and_counts_who
 
 
 def test_a_long_run_says_so_once_and_what_would_make_it_shorter(train, monkeypatch):
-    monkeypatch.setattr("cyctr.cli.train._LONG", 0)
-    monkeypatch.setattr("cyctr.cli.train._TELL_SECONDS", 0)
+    monkeypatch.setattr("cyctr.cli.watch._LONG", 0)
+    monkeypatch.setattr("cyctr.cli.watch._TELL_SECONDS", 0)
     error = train("--training.episodes", 24)[2]
     assert error.count("note: at this speed it takes ") == 1
     assert " more; lower --training.episodes (now 24) or --training.augmentation.size (now 65), or use a GPU" in error

@@ -133,7 +133,7 @@ def test_results_of_earlier_versions_had_an_order_for_coco_beside_the_usual_one(
 
 def test_a_failed_save_says_so_and_keeps_the_file_before(tmp_path):
     (tmp_path / "occupied").write_text("mine")
-    with pytest.raises(DataError, match=r"results.json: cannot be written .* choose another --output"):
+    with pytest.raises(DataError, match=r"results.json: cannot be written .* choose another place"):
         some().save(tmp_path / "occupied" / "results.json")
     assert (tmp_path / "occupied").read_text() == "mine"
     assert [path.name for path in tmp_path.iterdir()] == ["occupied"]

@@ -286,7 +286,7 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path):
     (tmp_path / "occupied").write_text("mine")
     made, method, results = opened(shots=(1,), folds=[0], episodes=1)
     made.run(method, results, 1, 1)
-    with pytest.raises(DataError, match=r"index.html: cannot be written .* choose another --output"):
+    with pytest.raises(DataError, match=r"index.html: cannot be written .* choose another place"):
         draw_pictures(made, method, results, tmp_path / "occupied" / "index.html", 1)
 
 

@@ -8,7 +8,7 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from making import tiny
+from making import answered, tiny
 from PIL import Image
 from segmenting import MODEL as CONFIG
 from segmenting import checkpoint, scene
@@ -137,10 +137,10 @@ def test_no_class_keeps_a_speck_where_another_one_takes_the_rest_of_a_region(ima
 def test_without_votes_the_answer_is_the_networks_own(segmenter, disc, images):
     for image in images:
         inputs = fit_image(planes(image), segmenter.network.input)[None]
+        model = segmenter.network.model
         with torch.inference_mode():
-            expected = restore(
-                segmenter.network.model.segment(inputs, disc.encoded).probability, image.shape[:2], segmenter.network.input
-            )[0]
+            answer = answered(model, inputs, disc.encoded)
+            expected = restore(answer.probability, image.shape[:2], segmenter.network.input)[0]
         found = segmenter.segment(image, disc, votes=0, edges=False).probability
         np.testing.assert_allclose(found, expected.numpy(), atol=1e-5)
 

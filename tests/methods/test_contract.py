@@ -42,8 +42,9 @@ def small(name: str) -> Case:
     recipes = recipes_of(name)
     model = recipes.preset().model
     fewer = {"dim": 32, "familiar": 0, "reduction_dropout": 0.0} if hasattr(model, "familiar") else {}
-    taps = model.backbone.taps
-    model = replace(model, backbone=BackboneConfig("tiny", taps=taps, tuned=False), **fewer)
+    own = model.backbone
+    backbone = BackboneConfig("tiny", taps=own.taps, trained=own.trained, last_relu=own.last_relu)
+    model = replace(model, backbone=backbone, **fewer)
     return Case(replace(recipes.preset(), model=model), find_method(name))
 
 
@@ -219,7 +220,9 @@ def test_a_short_training_beats_the_untrained_method(name):
     )
     model = CASES[name]().build()
     before = overlap(model, unseen)
-    optimizer = torch.optim.AdamW([value for value in model.parameters() if value.requires_grad], 2e-3)
+    rates = {"backbone": 2e-4}  # it begins with weights that are worth something
+    groups = [{"params": values, "lr": rates.get(kind, 2e-3)} for kind, values in model.parameter_groups().items()]
+    optimizer = torch.optim.AdamW(groups)
     model.train()
     for step in range(STEPS):
         given = seen.batch(4 * step, 4)

@@ -6,12 +6,12 @@ from itertools import pairwise
 import pytest
 import torch
 from learning import assert_close, same_bits
-from making import episode, tiny
+from making import episode, losses, tiny
 
-from cyctr.config import OptimizerConfig
-from cyctr.errors import CheckpointError
-from cyctr.methods.cyctr.config import PAPER, LossConfig, ModelConfig
-from cyctr.methods.cyctr.loss import episode_loss
+from cyctr.checkpoint import load_model
+from cyctr.config import BackboneConfig, OptimizerConfig
+from cyctr.errors import CheckpointError, ConfigError
+from cyctr.methods.cyctr.config import PAPER, Config, EncoderConfig, ModelConfig
 from cyctr.training.optimiser import Optimization
 
 STEPS = 12
@@ -27,6 +27,12 @@ RECIPES = {
 def exact(config=None):
     """A narrow network in float64, so that slow twins agree to many digits."""
     return tiny(config).double()
+
+
+def with_a_backbone_that_learns():
+    """A narrow network whose deepest features learn too, in float64."""
+    model = ModelConfig(dim=16, backbone=BackboneConfig("tiny", trained=1), encoder=EncoderConfig(heads=2, points=2))
+    return load_model(Config(model=model)).double()
 
 
 def optimization(config=PAPER.optimizer, model=None, steps=STEPS):
@@ -93,7 +99,7 @@ def test_every_weight_but_those_of_the_backbone_moves(config):
     made = optimization(config, model)
     before = copied(model.state_dict())
     for number in range(2):
-        episode_loss(model(given), given, LossConfig()).total.backward()
+        losses(model, given).total.backward()
         made.step(number)
     moved = {name for name, value in model.state_dict().items() if not torch.equal(value, before[name])}
     assert moved == set(made.weights)
@@ -155,6 +161,47 @@ def test_the_cosine_falls_along_half_a_wave():
     falling = rates("convolutions", decay="cosine")
     assert falling == pytest.approx([full * (1 + math.cos(math.pi * step / 100)) / 2 for step in range(101)])
     assert [falling[0], falling[50], falling[100]] == pytest.approx([full, full / 2, 0])
+
+
+def test_steps_lower_all_rates_that_fall_to_a_tenth_each_time():
+    full = PAPER.optimizer.convolution_rate
+    falling = rates("convolutions", decay="steps", drops=(0.25, 0.5))
+    assert falling == pytest.approx([full] * 25 + [0.1 * full] * 25 + [0.01 * full] * 51)
+    assert set(rates("transformer", decay="steps")) == {PAPER.optimizer.transformer_rate}
+
+
+@pytest.mark.parametrize("drops", [(0.5, 0.5), (0.6, 0.4), (0.0, 0.5), (0.5, 1.0)])
+def test_steps_that_are_no_increasing_shares_are_refused(drops):
+    with pytest.raises(ConfigError, match=r"optimizer\.drops is .*; expected increasing shares between 0 and 1"):
+        replace(PAPER.optimizer, drops=drops)
+
+
+@pytest.mark.parametrize("way", ["sgd", "adamw"])
+def test_a_backbone_that_learns_follows_an_optimizer_and_a_rate_of_its_own(way):
+    model = with_a_backbone_that_learns()
+    config = replace(PAPER.optimizer, backbone=way, backbone_rate=0.01, backbone_decay=0.1)
+    made = optimization(config, model)
+    name = "backbone.body.blocks.4.weight"
+    twin = made.weights[name].detach().clone().requires_grad_()
+    sgd, adamw = torch.optim.SGD([twin], 0.01, 0.9, weight_decay=0.1), torch.optim.AdamW([twin], 0.01, weight_decay=0.1)
+    slowly = {"sgd": sgd, "adamw": adamw}[way]
+    for number in range(STEPS):
+        push(made, number)
+        twin.grad = made.weights[name].grad.clone()
+        for group in slowly.param_groups:
+            group["lr"] = made.rates(number)["backbone"]
+        made.step(number)
+        slowly.step()
+    torch.testing.assert_close(made.weights[name].detach(), twin.detach())
+
+
+def test_the_average_follows_weights_whose_memory_was_laid_out_anew():
+    model = with_a_backbone_that_learns()
+    made = optimization(replace(PAPER.optimizer, average=0.5), model)
+    model.to(memory_format=torch.channels_last)
+    before = copied(made.tested)
+    advance(made, range(STEPS))
+    assert not any(torch.equal(value, before[name]) for name, value in made.tested.items())
 
 
 @pytest.mark.parametrize("decay", ["poly", "cosine"])

@@ -1,5 +1,7 @@
 """Changes of single feature levels of a network: which of them learn, and how the deepest one ends."""
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -14,23 +16,22 @@ def train_levels(body: nn.Module, deepest: int, count: int) -> None:
         deepest: the last level that counts.
         count: how many levels learn; all parameters do where there are no more levels.
     """
-    norms = (module for module in body.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm))
-    frozen = {id(value) for norm in norms for value in norm.parameters()}
-    parameters = [value for value in body.parameters() if id(value) not in frozen]
-    body.requires_grad_(True)
-    with torch.enable_grad():
-        levels = body(torch.zeros(1, 3, _PROBE, _PROBE))
+    with torch.inference_mode(False), torch.enable_grad():  # what is made in inference mode has no gradients to follow
+        twin = copy.deepcopy(body).requires_grad_(True)
+        parameters = dict(twin.named_parameters())
+        levels = twin(torch.zeros(1, 3, _PROBE, _PROBE))
         wanted = _used(levels[deepest], parameters)
-        earlier = _used(levels[deepest - count], parameters) if count <= deepest else set()
-    body.requires_grad_(False)
-    for value in parameters:
-        value.requires_grad_(id(value) in wanted - earlier)
+        if count <= deepest:
+            wanted -= _used(levels[deepest - count], parameters)
+    norms = [name for name, module in body.named_modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    for name, value in body.named_parameters():
+        value.requires_grad_(name in wanted and name.rpartition(".")[0] not in norms)
 
 
-def _used(level: Tensor, parameters: list[nn.Parameter]) -> set[int]:
-    """The ids of the parameters that a level depends on."""
-    found = torch.autograd.grad(level.sum(), parameters, retain_graph=True, allow_unused=True)
-    return {id(value) for value, gradient in zip(parameters, found, strict=True) if gradient is not None}
+def _used(level: Tensor, parameters: dict[str, nn.Parameter]) -> set[str]:
+    """The names of the parameters that a level depends on."""
+    found = torch.autograd.grad(level.sum(), list(parameters.values()), retain_graph=True, allow_unused=True)
+    return {name for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 
 @torch.no_grad()

@@ -120,7 +120,9 @@ def evaluate(
             progress=progress,
         )
     answer, results = job.open(method, weights, device, precision, flip, edges)
-    with alone(path.with_name(f".{path.name}.lock"), path, "wait for it, use --part, or choose another --output"):
+    with alone(
+        path.with_name(f".{path.name}.lock"), path, "wait for it, measure a part, or choose another folder", ("part", "output")
+    ):
         if resume and path.exists():
             results = job.resumed(Results.load(path), results)
         if path.exists() and parts == 1:

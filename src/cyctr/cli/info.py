@@ -45,7 +45,8 @@ def info(
     sizes.add_column("part")
     sizes.add_column("count", justify="right")
     for child, module in model.named_children():
-        sizes.add_row(child + (" (frozen)" if child == "backbone" else ""), f"{sum(p.numel() for p in module.parameters()):,}")
+        frozen = not any(value.requires_grad for value in module.parameters())
+        sizes.add_row(child + " (frozen)" * frozen, f"{sum(value.numel() for value in module.parameters()):,}")
     trained = model.parameter_count()
     sizes.add_row("trained", f"{trained.trained:,}", style="bold")
     sizes.add_row("trained and used at test", f"{trained.used_at_test:,}", style="bold")

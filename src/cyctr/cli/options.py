@@ -18,6 +18,7 @@ from cyctr.errors import ConfigError
 if TYPE_CHECKING:
     from cyctr.datasets.dataset import Dataset, OnProgress
     from cyctr.inference import EncodedSupport, Segmenter
+    from cyctr.inference.supports.reading import LabelledClasses
 
 _PANEL = "Data"
 _MOST = 1000  # numbers in one option
@@ -241,7 +242,7 @@ def tells_of_a_stop() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print("stopped before the first image: the same command begins again")
-        raise
+        raise typer.Exit(130) from None
 
 
 @contextmanager
@@ -299,27 +300,27 @@ def names(option: str, text: str) -> list[str]:
     return found
 
 
-def read_supports(
+def encode_supports(
     segmenter: "Segmenter",
-    given: Sequence[Path],
-    classes: Sequence[str] | None,
-    tile: int | None,
+    found: "LabelledClasses",
+    tile: int | None = None,
     queries: Sequence[Path] = (),
+    negatives: Sequence[Path] = (),
 ) -> "dict[str, EncodedSupport]":
-    """The classes that folders and files show, encoded. Each file that is passed over is named in a note.
+    """The classes that were found, encoded. Each file that is passed over is named in a note.
 
     Args:
         segmenter: encodes them.
-        given: folders of labelled images, and files of `cyctr support save`.
-        classes: names of the classes to take, in this order; None takes all.
+        found: what `cyctr.read_supports` gives.
         tile: side of the windows to cut around objects.
         queries: images that are to be segmented, and need no mask.
+        negatives: folders of images that show none of the classes.
     """
-    from cyctr.inference import read_supports as read
+    from cyctr.inference.supports.shots import find_negatives
 
-    found = read(*given, classes=classes)
+    without = [path for folder in negatives for path in find_negatives(folder)]
     problems = list(found.problems)
-    supports = segmenter.encode_supports(found, tile=tile, complain=problems.append)
+    supports = segmenter.encode_supports(found, tile=tile, negatives=without, complain=problems.append)
     _tell_of(problems, queries)
     return supports
 

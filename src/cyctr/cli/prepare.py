@@ -62,7 +62,8 @@ def _print(report: "Report") -> None:
         print(f"; {links[Fate.WRITTEN]:,} linked, {links[Fate.COPIED]:,} copied, {links[Fate.KEPT]:,} already there", end="")
     print()
     for name, (size, fate) in report.lists.items():
-        print(f"  {name}.txt: {size:,} images (official: {OFFICIAL[name]:,}), {fate.value}")
+        hint = " (--force replaces it)" if fate is Fate.LEFT else ""
+        print(f"  {name}.txt: {size:,} images (official: {OFFICIAL[name]:,}), {fate.value}{hint}")
     left = "that differ from those already there, which were left (--force replaces them)"
     for heading, names in ({f"{kind} {left}": ids for kind, ids in report.left.items()} | report.problems).items():
         print(f"  {heading}: {len(names):,}")

@@ -52,6 +52,10 @@ def segment(
     ],
     output: Annotated[Path, typer.Option("--output", metavar="PATH", help="Folder for masks, overlays and predictions.json.")],
     more: Annotated[list[Path] | None, typer.Argument(metavar="PATH", hidden=True, help="More queries.")] = None,
+    negative: Annotated[
+        list[Path] | None,
+        typer.Option("--negative", metavar="DIR", help="Folder of images that show none of the classes; may be repeated."),
+    ] = None,
     classes: Annotated[
         str | None, typer.Option("--classes", help="Which of the labelled classes, such as cup,plate; default: all.")
     ] = None,
@@ -82,9 +86,13 @@ def segment(
         bool, typer.Option("--fill-holes", help="What a region encloses belongs to it.", rich_help_panel=_MASKS)
     ] = False,
     drop_absent: Annotated[
-        bool,
-        typer.Option("--drop-absent", help="Mark nothing of a class that is probably not there.", rich_help_panel=_MASKS),
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--drop-absent/--keep-absent",
+            help="Whether nothing is marked of a class that is probably not there; default: with lite0.",
+            rich_help_panel=_MASKS,
+        ),
+    ] = None,
     overlays: Annotated[bool, typer.Option(help="A picture of each image with its masks.", rich_help_panel=_MASKS)] = True,
     review: Annotated[
         bool,
@@ -144,6 +152,7 @@ def segment(
     """
     from cyctr.config import to_dict
     from cyctr.formats import FORMATS
+    from cyctr.inference import read_supports
     from cyctr.inference.finishing import prepare_refiner
     from cyctr.inference.folder.ledger import OVERLAYS, PAGE, PREDICTIONS, REVIEW
     from cyctr.inference.folder.queries import find_queries
@@ -160,7 +169,7 @@ def segment(
         smallest=smallest,
         fill_holes=fill_holes,
         votes=votes,
-        drop_absent=drop_absent,
+        drop_absent="auto" if drop_absent is None else drop_absent,
         edges=edges,
         zoom=zoom,
         refine=refine,
@@ -171,12 +180,13 @@ def segment(
     pictures = [OVERLAYS] * overlays + [REVIEW] * review
     with options.tells_of_a_stop():
         _check_places(support, query, output)
-        queries = find_queries(query, [output, *_own_files(support, query)], _note)
+        found = read_supports(*support, classes=wanted)
+        queries = find_queries(query, [output, *_own_files(support, query, found.files), *(negative or [])], _note)
     with alone(output / _LOCK, output):
         with options.tells_of_a_stop():
             with options.progress_bar("fetching the backbone") as progress:
                 segmenter = options.open_segmenter(model, device, precision, progress)
-            supports = options.read_supports(segmenter, support, wanted, tile, [one.path for one in queries])
+            supports = options.encode_supports(segmenter, found, tile, [one.path for one in queries], negative or [])
             masks = {"overlapping": overlapping, "instances": instances, "polygons": polygons}
             about = {
                 "model": f"{segmenter.name} {segmenter.digest}",
@@ -258,21 +268,19 @@ def _run(
                 on_image=on_image,
                 options=how,
             )
-    except (KeyboardInterrupt, DataError):
+    except (KeyboardInterrupt, DataError) as error:
         left = len(ledger.remaining(queries, writer, pictures))  # one may have been written, and not counted yet
         print(f"stopped; {counted(left, 'image')} left: the same command goes on")
-        raise
+        if isinstance(error, DataError):
+            raise
+        raise typer.Exit(130) from None
 
 
-def _own_files(support: Sequence[Path], query: Sequence[Path]) -> list[Path]:
-    """What is no query: the folders of supports; of one that holds the queries, too, the labelled images and all masks."""
-    from cyctr.inference.supports.reading import find_supports
-
-    found: list[Path] = []
+def _own_files(support: Sequence[Path], query: Sequence[Path], labelled: Sequence[Path]) -> list[Path]:
+    """The files and folders that are no query: labelled files, folders of supports, and masks beside the queries."""
+    found = list(labelled)
     for folder in support:
         if folder.is_dir() and any(_is_inside(path, folder) for path in query):
-            shots = [shot for of_class in find_supports(folder).classes.values() for shot in of_class]
-            found += [shot.image for shot in shots] + [shot.mask for shot in shots if isinstance(shot.mask, Path)]
             found += [path for path in folder.rglob("*") if path.stem.lower().endswith(_MASK_NAMES)]  # unusable ones too
         else:
             found.append(folder)

@@ -8,7 +8,7 @@ import typer
 from cyctr.cli import options
 from cyctr.cli.command import add, group
 from cyctr.errors import ConfigError, DataError
-from cyctr.words import one_line
+from cyctr.words import counted, one_line
 
 app = group("Keep labelled images as one small file.")
 
@@ -23,23 +23,31 @@ def save(
             "--tile", help="Of each image take the window of so many pixels that shows most of the object, for segment --tile."
         ),
     ] = None,
+    negative: Annotated[
+        list[Path] | None,
+        typer.Option("--negative", metavar="DIR", help="Folder of images that show none of the classes; may be repeated."),
+    ] = None,
     model: Annotated[str, typer.Option("--model", help="The network whose input size it has.")] = "lite0",
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
 ) -> None:
     """Write the labelled images of one class, as a network sees them, to one file that any of our networks can use."""
+    from cyctr.inference import read_supports
+
     options.refuse_labelled(output, folder)
     if output.exists() and not force:
         raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected one of labelled images")
+    found = read_supports(folder, classes=None if name is None else [name])
+    if len(found.classes) > 1:
+        raise ConfigError(f"{folder}: shows {', '.join(found.classes)}; choose one with --class")
     with options.progress_bar("fetching the backbone") as progress:
         segmenter = options.open_segmenter(model, "cpu", "auto", progress)
-    supports = options.read_supports(segmenter, [folder], None if name is None else [name], tile)
-    if len(supports) > 1:
-        raise ConfigError(f"{folder}: shows {', '.join(supports)}; choose one with --class")
+    supports = options.encode_supports(segmenter, found, tile, negatives=negative or [])
     (support,) = supports.values()
     support.save(output)
-    print(f"{output}: {one_line(support.name)}, {support.shots} labelled, {output.stat().st_size / 1e6:.1f} MB")
+    without = f", {support.negatives} without it" if support.negatives else ""
+    print(f"{output}: {one_line(support.name)}, {support.shots} labelled{without}, {output.stat().st_size / 1e6:.1f} MB")
 
 
 def info(
@@ -59,9 +67,10 @@ def info(
         marked = int((label == 1).sum())
         rows.append([str(shot + 1), f"{100 * marked / max(1, inside):.1f} %", f"{marked:,}"])
     tile = "" if stored.tile is None else f", cut in windows of {stored.tile} pixels"
-    closer = "" if not stored.closer else f", the last {stored.closer} closer looks at small ones"
-    labelled = len(stored.labels) - stored.closer
-    print(f"{one_line(stored.name)}: {labelled} labelled, {stored.images.shape[-1]} pixels a side{tile}{closer}")
+    closer = "" if not stored.closer else f", then {counted(stored.closer, 'closer look')} at small ones"
+    without = "" if not stored.negatives else f", the last {stored.negatives} without it"
+    labelled = len(stored.labels) - stored.closer - stored.negatives
+    print(f"{one_line(stored.name)}: {labelled} labelled, {stored.images.shape[-1]} pixels a side{tile}{closer}{without}")
     options.print_table(rows)
     if picture is not None:
         write_image(picture, pictured(stored))

@@ -98,8 +98,18 @@ def settings(kind: type[Any], prefix: str = "") -> list[tuple[str, Any, str]]:
         if dataclasses.is_dataclass(item.default):
             rows += settings(type(item.default), f"{prefix}{item.name}.")
         else:
-            rows.append((prefix + item.name, item.default, item.metadata["help"]))
+            rows.append((prefix + item.name, item.default, item.metadata.get("help", "")))
     return rows
+
+
+def changed(config: Any) -> dict[str, Any]:
+    """The settings that are not the default, by dotted name: a field that comes or goes does not change what this gives."""
+    found = {name: value_at(config, name) for name, _, _ in settings(type(config))}
+    return {
+        name: found[name]
+        for name, default, _ in sorted(settings(type(config)), key=lambda row: row[0])
+        if found[name] != default
+    }
 
 
 def value_at(config: Any, name: str) -> Any:

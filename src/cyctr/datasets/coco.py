@@ -186,7 +186,7 @@ def _choose_year(root: Path, year: int | None) -> int:
         raise ConfigError(f"year is {year}; COCO has {' and '.join(map(str, YEARS))}")
     there = [each for each in YEARS if any(_annotations(root, part, each).is_file() for part in ("train", "val"))]
     if year is None and len(there) > 1:
-        raise DataError(f"{root}: holds COCO of {' and '.join(map(str, there))}; choose one with --year")
+        raise DataError(f"{root}: holds COCO of {' and '.join(map(str, there))}; choose one", "year")
     if not there or (year is not None and year not in there):
         wanted = year or YEARS[-1]
         raise DataError(

@@ -29,7 +29,7 @@ class Fate(Enum):
     WRITTEN = "written"
     COPIED = "copied"
     KEPT = "already there"
-    LEFT = "left as it was, though it differs (--force replaces it)"
+    LEFT = "left as it was, though it differs"
     MISSING = "not made"
 
 
@@ -165,7 +165,7 @@ def _link(source: Path, target: Path) -> Fate:
 def unwritable(path: Path, error: OSError) -> DataError:
     """The error for a file that cannot be written."""
     path = Path(error.filename) if isinstance(error.filename, str) else path
-    return DataError(f"{path}: cannot be written ({reason(error)}); make room for it, or choose another --output")
+    return DataError(f"{path}: cannot be written ({reason(error)}); make room for it, or choose another folder", "output")
 
 
 def mat_reader() -> Callable[..., Mapping[str, Any]]:

@@ -207,7 +207,8 @@ def _obtain(source: _Source, folder: Path, download: bool, tell: OnStage) -> Pat
     if not download:
         raise DataError(
             f"{folder}: found no {parts} in it, nor in its {' or '.join(source.places[1:])}; expected {source.name} as its "
-            "archive unpacks: give the folder that holds it, or add --download"
+            "archive unpacks: give the folder that holds it, or let it be downloaded",
+            "download",
         )
     archive = archives.official(source.name)
     archives.fetch(archive, folder, tell)

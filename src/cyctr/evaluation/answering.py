@@ -1,6 +1,8 @@
 """A name or a checkpoint -> something that answers episodes on a device."""
 
 import hashlib
+import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -12,14 +14,14 @@ from torch import Tensor, nn
 from cyctr import pretrained
 from cyctr.backbones.weights import CATALOGUE
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint, load_model
-from cyctr.config import BackboneConfig, Recipe, to_dict
+from cyctr.config import BackboneConfig, Recipe, from_dict, to_dict
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.images.edges import BENCHMARK_RADIUS, follow_edges
-from cyctr.methods.base import Method, find_method, query_size
+from cyctr.methods.base import Method, find_method, name_of, query_size
 from cyctr.methods.recipes import recipes_of
 from cyctr.methods.references import REFERENCES, check_reference, reference
-from cyctr.methods.table import METHODS
+from cyctr.methods.table import METHODS, USUAL
 from cyctr.types import Episode, Features, Prediction
 
 _PIXELS = ("support_images", "support_labels", "query_images", "query_padding")
@@ -41,8 +43,8 @@ def check_method(name: str, weights: str, device: str, precision: str) -> None:
     elif name not in pretrained.NAMES and not Path(name).is_file():
         known = ", ".join((*REFERENCES, *pretrained.NAMES))
         raise ConfigError(
-            f"method is {name!r}; expected {known}, the path of a checkpoint, or package.module:Class of a method that learns "
-            "nothing"
+            f"method is {name!r}; expected {known}, or the path of a checkpoint; a method of your own that learns nothing is "
+            "named package.module:Class"
         )
 
 
@@ -217,10 +219,29 @@ def with_weights(config: R, weights: str) -> R:
     return replace(config, model=replace(config.model, backbone=other))
 
 
+def in_this_version(about: Mapping[str, Any]) -> dict[str, Any]:
+    """What earlier results say of a method, with the fields that its configs have now; unchanged where they cannot be read."""
+    checkpoint = dict(about.get("checkpoint", {}))
+    try:
+        kind = type(recipes_of(str(checkpoint.get("method", USUAL))).kind().model)
+        checkpoint["model"] = plain(to_dict(from_dict(kind, checkpoint["model"])))
+    except (ConfigError, KeyError):
+        return dict(about)
+    return {**about, "checkpoint": checkpoint}
+
+
+def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values as JSON gives them back: tuples are lists."""
+    found: dict[str, Any] = json.loads(json.dumps(values))
+    return found
+
+
 def _from_checkpoint(path: Path, device: torch.device) -> tuple[nn.Module, dict[str, Any]]:
     network, config = load_checkpoint(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     about = {"sha256": digest, "model": to_dict(config.model)}
+    if (name := name_of(type(network))) != USUAL:
+        about["method"] = name
     if data := describe_checkpoint(path)[1]:
         about["data"] = data
     return network.to(device).accelerate(), about  # in this order: what is faster depends on the device

@@ -254,7 +254,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         write_atomically(path, text.encode(errors="backslashreplace"))  # a file's name may be no text
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another place", "output") from error
 
 
 def _by_class(results: Iterable[Result]) -> dict[int, float]:

@@ -14,7 +14,7 @@ from cyctr.config import ProtocolConfig
 from cyctr.datasets.dataset import Dataset, OnProgress
 from cyctr.devices import choose_device, free_memory
 from cyctr.errors import ConfigError
-from cyctr.evaluation.answering import check_method, open_method
+from cyctr.evaluation.answering import check_method, in_this_version, open_method, plain
 from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
 from cyctr.evaluation.results import Results, RunKey, description, differences, write_text
 from cyctr.evaluation.tables import class_table, fold_table
@@ -61,11 +61,13 @@ class Job:
 
     def resumed(self, found: Results, fresh: Results) -> Results:
         """Results of before with those that are about to come, refused where they were made in another way."""
-        differing = differences(found.conditions, fresh.conditions)
+        found.conditions["method"] = in_this_version(found.conditions["method"])
+        differing = differences(found.conditions, plain(fresh.conditions))
         if differing:
             raise ConfigError(
                 f"the results in the output folder were made with other settings (there / here: {'; '.join(differing)}); "
-                "give the same options, or another --output"
+                "give the same options, or another folder",
+                "output",
             )
         found.sessions += fresh.sessions
         return found

@@ -1,8 +1,9 @@
 """How sure we are that the class is in the query at all.
 
 Few-shot networks learn from queries that hold the class, so they mark something in any image, and are about as certain of it.
-What tells the two apart is whether the marked place resembles what the support marks, in features that were never trained to
-segment. `experiments/confidence.py` measures how often that is right, and makes the numbers below.
+What tells the two apart is whether the marked place is the kind of thing that the support marks: by the ImageNet classifier of
+the backbone (`kinship`), or, where there is none we know, by features that were never trained to segment (`resemblance`).
+`experiments/presence.py` and `experiments/confidence.py` measure how often that is right, and make the numbers below.
 """
 
 import math
@@ -17,6 +18,7 @@ from cyctr.errors import DataError
 
 _PEAK_SHARE = 0.5  # of the largest probability: what has more is looked at. Of a clear answer this is the mask.
 _BEST_SHARE = 0.1  # of what is looked at: the most similar tenth decides, since masks hold parts that resemble nothing
+_EXPECTED = 0.8  # share of images that hold the class: people look for things where these are
 _MOST_SHOTS = 5  # the most that was measured: more shots count as these
 
 
@@ -40,7 +42,12 @@ CALIBRATIONS: Mapping[str, Calibration] = {
     "resnet50-keras, tuned": Calibration(bias=-6.08, slope=15.64, per_log_shot=-0.74),
     "efficientnet-lite0": Calibration(bias=-3.11, slope=13.97, per_log_shot=-0.62),
 }
-"""By the name of the backbone, as `calibration_name` gives it: cosines of different features are not comparable."""
+"""Of resemblance, by the name of the backbone (`calibration_name`): cosines of different features are not comparable."""
+
+OF_KINSHIP: Mapping[str, Calibration] = {
+    "efficientnet-lite0": Calibration(bias=-3.63, slope=8.79, per_log_shot=0.0),
+}
+"""Of the root of kinship (`cyctr.inference.kinship`), likewise. `experiments/presence.py` makes these numbers."""
 
 UNKNOWN = Calibration(bias=-5.0, slope=17.0, per_log_shot=-0.4)
 """For other backbones: between those that were measured, so that the order of images means more than the number."""
@@ -52,10 +59,10 @@ def calibration_name(backbone: BackboneConfig) -> str:
 
 
 def confidence(resemblance: float, shots: int, calibration: Calibration) -> float:
-    """The probability that the query holds the class, if it did as often as not.
+    """The probability that the query holds the class, if four of five queries did.
 
     Args:
-        resemblance: of the answer, as the function of that name gives it.
+        resemblance: of the answer, as the function of that name gives it; or its kinship, with a calibration `OF_KINSHIP`.
         shots: K.
         calibration: of the network's backbone, one of `CALIBRATIONS`.
 
@@ -65,6 +72,7 @@ def confidence(resemblance: float, shots: int, calibration: Calibration) -> floa
     if shots < 1:
         raise DataError(f"shots is {shots}; expected at least 1")
     odds = calibration.bias + calibration.slope * resemblance + calibration.per_log_shot * math.log(min(shots, _MOST_SHOTS))
+    odds += math.log(_EXPECTED / (1 - _EXPECTED))  # calibrations are made as if it were there as often as not
     return 0.5 * (1 + math.tanh(odds / 2))  # the logistic function, which cannot overflow
 
 

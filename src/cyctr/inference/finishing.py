@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from cyctr.inference.cleaning import clean
 from cyctr.inference.clicker import EncodedImage, shared
-from cyctr.inference.result import Segmentation
+from cyctr.inference.result import PRESENT, Segmentation
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.types import Pixels
 
@@ -51,7 +51,7 @@ def finished(
         sharpen: of the image, where outlines are refined.
     """
     found = Segmentation(probability, np.zeros(probability.shape, bool), confidence, image)
-    if options.drop_absent and not found.present:
+    if options.drop_absent and confidence < PRESENT:
         return found
     if sharpen is not None:
         probability = sharpen(probability, options.threshold)

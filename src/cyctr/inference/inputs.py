@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from cyctr.errors import ConfigError, DataError
+from cyctr.errors import ConfigError, DataError, NothingMarkedError
 from cyctr.images.counting import count_values
 from cyctr.images.imaging import image_pixels, image_values, read_image, read_values
 from cyctr.inference.shapes import Box, Polygons, box_label, polygons_label
@@ -223,11 +223,13 @@ def _decided(values: NDArray[np.uint8], class_id: int | None, name: str) -> NDAr
                 f"{name}: marks nothing of class {wanted}; it holds {_numbers(found)}: choose one of these as class_id, "
                 "or drop this image"
             )
-        ignored = (values == IGNORE) & (wanted != IGNORE)
-        return np.where(ignored, IGNORE, values == wanted).astype(np.uint8)
+        label = (values == wanted).view(np.uint8)
+        if wanted != IGNORE:
+            label[values == IGNORE] = IGNORE
+        return label
     marked = [value for value in found if value != 0]
     if not marked:
-        raise DataError(f"{name}: marks nothing, every value is 0; mark the object, or drop this image")
+        raise NothingMarkedError(f"{name}: marks nothing, every value is 0; mark the object, or drop this image")
     if marked == [IGNORE]:
         return (values == IGNORE).astype(np.uint8)
     if marked in ([1], [1, IGNORE]):

@@ -18,7 +18,7 @@ EXPECTED = 0.25
 _LEAST = 1e-6  # a share that is no smaller, nor closer to one
 
 
-def balanced(share: Tensor, support: Matching, expected: float = EXPECTED) -> Tensor:
+def balanced(share: Tensor, support: Matching, expected: float = EXPECTED, labelled: int | None = None) -> Tensor:
     """Shares of foreground as they were if the tokens of each class had one vote together.
 
     The odds of a share are a sum over foreground tokens by a sum over background tokens. Divided by how many there are, they
@@ -28,9 +28,12 @@ def balanced(share: Tensor, support: Matching, expected: float = EXPECTED) -> Te
         share: (B, ...) from `vote_map`.
         support: of B episodes, or of one for all.
         expected: share of the query that is of the class, before it is seen.
+        labelled: how many images of the support, the first ones, count; None is all. The others show nothing of the class:
+            their tokens vote, but are not counted, so that they can only lower the share.
     """
-    marked = (support.is_foreground & support.valid).sum(1).float()  # (B,)
-    rest = (~support.is_foreground & support.valid).sum(1).float()
+    counted = support.valid if labelled is None else support.valid & (support.shot < labelled)
+    marked = (support.is_foreground & counted).sum(1).float()  # (B,)
+    rest = (~support.is_foreground & counted).sum(1).float()
     known = (marked > 0) & (rest > 0)  # otherwise there is nothing to balance
     shift = torch.where(known, (rest.clamp_min(1) / marked.clamp_min(1)).log() + torch.logit(marked.new_tensor(expected)), 0)
     odds = torch.logit(share.float(), _LEAST)

@@ -1,20 +1,24 @@
 """A network ready to answer: on its device, at its precision, with what it can do beside segmenting."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
-from cyctr.config import InputConfig
+from cyctr.backbones.recognition import load_recogniser
+from cyctr.config import InputConfig, changed
 from cyctr.devices import choose_device, half_pays
 from cyctr.errors import ConfigError
 from cyctr.images.geometry import fit_image, fit_label, planes
-from cyctr.inference.confidence import CALIBRATIONS, UNKNOWN, calibration_name, resemblance
+from cyctr.inference.confidence import CALIBRATIONS, OF_KINSHIP, UNKNOWN, calibration_name, resemblance
 from cyctr.inference.feature_cache import FeatureCache
+from cyctr.inference.kinship import kind_of_support, kinship
 from cyctr.inference.likeness import likeness_map, mean_foreground
 from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.supports.encoded import EncodedSupport
@@ -28,7 +32,7 @@ class Answer(NamedTuple):
 
     Attributes:
         probability: (B, S, S) of being of the class, plain matching included.
-        likeness: (B,) how like the class what was found is.
+        likeness: (B,) how like the class what was found is, as `Predictor.calibration` reads it.
     """
 
     probability: Tensor
@@ -49,8 +53,12 @@ class Predictor:
         self.input = InputConfig(size)
         self.digest = _digest(model)
         self.model = model.to(self.device).accelerate()
-        self.calibration = CALIBRATIONS.get(calibration_name(model.config.backbone), UNKNOWN)
         self.cache: FeatureCache | None = None
+        name = calibration_name(model.config.backbone)
+        self.recogniser = load_recogniser(model.backbone) if name in OF_KINSHIP else None
+        if self.recogniser is not None:
+            self.recogniser.to(self.device)
+        self.calibration = CALIBRATIONS.get(name, UNKNOWN) if self.recogniser is None else OF_KINSHIP[name]
 
     def precision(self) -> AbstractContextManager[object]:
         """The context in which the network computes."""
@@ -62,22 +70,29 @@ class Predictor:
         return fit_image(planes(pixels[window.slices]), self.input), fit_label(part, self.input)
 
     @torch.inference_mode()
-    def encode(self, images: Tensor, labels: Tensor, closer: int) -> tuple[Any, Tensor]:
-        """What the method makes of labelled images, and (1, C) the mean foreground of their deepest features.
+    def encode(self, images: Tensor, labels: Tensor, closer: int, negatives: int = 0) -> tuple[Any, Tensor, Tensor | None]:
+        """What the method makes of labelled images, (1, C) the mean foreground of their deepest features, and their `kind`.
 
         Args:
-            images: (K + closer, 3, S, S) uint8.
-            labels: (K + closer, S, S) uint8.
-            closer: how many of the images, the last ones, are closer looks at others.
+            images: (K + closer + negatives, 3, S, S) uint8.
+            labels: (K + closer + negatives, S, S) uint8.
+            closer: how many of the images, after the K labelled ones, are closer looks at these.
+            negatives: how many of the images, the last ones, show nothing of the class.
         """
         model, own = self.model, labels[None].to(self.device)
+        marked = len(images) - negatives
         with self.precision():
             features = self.features(images.to(self.device))
-            if isinstance(model, LimitsSupport):  # no larger than without the closer looks
-                encoded = model.encode_within(features, own, len(images) - closer)
+            if isinstance(model, LimitsSupport):  # the marked images have no more than without the closer looks
+                encoded = model.encode_within(features, own, marked - closer, negatives)
             else:
                 encoded = model.encode_support(features, own)
-            return encoded, mean_foreground(features, own, model.backbone.grid)
+            mean = mean_foreground(features, own, model.backbone.grid)
+        if self.recogniser is None:
+            return encoded, mean, None
+        deepest = features.maps[-1]
+        cells = model.backbone.grid.cells(own[0], (deepest.shape[-2], deepest.shape[-1]), True)
+        return encoded, mean, kind_of_support(self.recogniser, deepest, cells == 1)
 
     def answers(
         self, inputs: Tensor, padding: Tensor, supports: Iterable[EncodedSupport], votes: float | None
@@ -94,8 +109,8 @@ class Predictor:
             query = self.prepared(inputs)
             predictions = [(*self.predicted(query, support, padding), support) for support in supports]
         for prediction, similarity, support in predictions:
-            likeness = resemblance(prediction.probability, similarity, ~padding)
-            yield Answer(self.blended(prediction, support, votes), likeness)
+            found = self.blended(prediction, support, votes)
+            yield Answer(found, self._likeness(query, prediction, similarity, support, found, padding))
 
     def prepared(self, inputs: Tensor) -> Features:
         """What no support changes of (B, 3, S, S) views."""
@@ -121,19 +136,37 @@ class Predictor:
         plain = self.matched(prediction, support) if weight else None
         return prediction.probability if plain is None else torch.lerp(prediction.probability, plain, weight)
 
+    def _likeness(
+        self,
+        query: Features,
+        prediction: Prediction,
+        similarity: Tensor,
+        support: EncodedSupport,
+        found: Tensor,
+        padding: Tensor,
+    ) -> Tensor:
+        """(B,) how like the class what was found is."""
+        if self.recogniser is None or support.kind is None:
+            return resemblance(prediction.probability, similarity, ~padding)
+        deepest = query.maps[-1]
+        inside = found.masked_fill(padding, 0)[:, None]
+        cells = F.adaptive_avg_pool2d(inside, (deepest.shape[-2], deepest.shape[-1]))[:, 0]
+        return kinship(self.recogniser, deepest, cells, support.kind)
+
     def matched(self, prediction: Prediction, support: EncodedSupport) -> Tensor | None:
         """(B, S, S) what the support's tokens say by themselves, in plain matching; None for a method without it."""
         found = self.model.matching(prediction, support.encoded) if isinstance(self.model, MatchesPlainly) else None
         if found is None:
             return None
         size = (prediction.logits.shape[-2], prediction.logits.shape[-1])
-        shares = balanced(found.votes, found).mean(1, keepdim=True)  # (B, 1, h, w)
+        odds = balanced(found.votes, found, labelled=len(support.images) - support.negatives).logit(1e-6)  # (B, n, h, w)
+        shares = odds.mean(1, keepdim=True).sigmoid()  # (B, 1, h, w)
         return self.model.backbone.grid.upsample(shares, size)[:, 0]
 
 
 def _digest(model: Method[Any]) -> str:
     """A checksum by which a support knows its network; what only training uses may be missing from a checkpoint."""
-    total = hashlib.sha256(repr(model.config).encode())
+    total = hashlib.sha256(json.dumps(changed(model.config)).encode())
     for name, value in sorted(model.state_dict().items()):
         if name.startswith(model.training_only):
             continue

@@ -18,6 +18,8 @@ from cyctr.limits import CLASSES
 from cyctr.types import Pixels
 from cyctr.visual.draw import COLOURS, overlay, overlays
 
+PRESENT = 0.5
+"""The confidence from which a class is taken to be in an image."""
 _STRIP = 2**20  # pixels that are decided at a time
 
 
@@ -28,7 +30,7 @@ class Segmentation:
     Attributes:
         probability: (H, W) float32, of being of the class.
         mask: (H, W) bool, cleaned as was asked for.
-        confidence: 0 to 1, that the class is in the image at all; below 0.5 it probably is not.
+        confidence: 0 to 1, that the class is in the image at all; below `PRESENT` it probably is not.
         image: (H, W, 3) RGB.
     """
 
@@ -49,8 +51,8 @@ class Segmentation:
 
     @property
     def present(self) -> bool:
-        """Whether the class is probably in the image."""
-        return self.confidence >= 0.5
+        """Whether the class is probably in the image, and something of it is marked."""
+        return self.confidence >= PRESENT and bool(self.mask.any())
 
     @cached_property
     def instances(self) -> NDArray[np.int32]:

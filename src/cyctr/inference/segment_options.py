@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Literal
 
 from cyctr.config import setting
 from cyctr.errors import ConfigError
@@ -20,7 +20,9 @@ class SegmentOptions:
     smallest: int = setting(0, "Drop regions of fewer pixels.")
     fill_holes: bool = setting(False, "What a region encloses belongs to it.")
     votes: float | None = setting(None, "Weight of plain matching, 0 to 1; default: 0.5.")
-    drop_absent: bool = setting(False, "Mark nothing of a class that is probably not there.")
+    drop_absent: bool | Literal["auto"] = setting(
+        "auto", "Mark nothing of a class that is probably not there; auto: where the confidence was measured for the network."
+    )
     edges: bool = setting(True, "Let masks follow the edges of the image.")
     zoom: bool = setting(True, "Look again, closer, at what is small.")
     refine: str | None = setting(None, "sam: sharpen outlines with SAM 2; better, seconds an image.")
@@ -31,9 +33,10 @@ class SegmentOptions:
             raise ConfigError(f"threshold is {self.threshold}; expected a probability between 0 and 1")
         for name in ("overlap", "smallest", *(() if self.votes is None else ("votes",))):
             _check_number(name, getattr(self, name))
-        for name in ("flip", "fill_holes", "drop_absent", "edges", "zoom"):
-            if type(getattr(self, name)).__name__ not in ("bool", "bool_"):  # NumPy's too, without importing it
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; expected True or False")
+        if self.drop_absent != "auto":
+            _check_choice("drop_absent", self.drop_absent, ", or 'auto'")
+        for name in ("flip", "fill_holes", "edges", "zoom"):
+            _check_choice(name, getattr(self, name))
         if self.refine not in (None, "sam"):
             raise ConfigError(f"refine is {self.refine!r}; expected 'sam' or None")
         check_tile(self.tile)
@@ -68,6 +71,11 @@ def _check_scales(scales: Sequence[float]) -> None:
         _check_number("scales", scale)
     if not scales or not all(0.25 <= scale <= 4 for scale in scales):
         raise ConfigError(f"scales are {tuple(scales)}; expected some from 0.25 to 4, such as (0.75, 1, 1.25)")
+
+
+def _check_choice(name: str, value: object, more: str = "") -> None:
+    if type(value).__name__ not in ("bool", "bool_"):  # NumPy's too, without importing it
+        raise ConfigError(f"{name} is {value!r}; expected True or False{more}")
 
 
 def _check_number(name: str, value: object) -> None:

@@ -6,6 +6,7 @@
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from cyctr.errors import ConfigError, DataError
 from cyctr.inference.confidence import confidence
 from cyctr.inference.feature_cache import FeatureCache
 from cyctr.inference.finishing import finished, prepare_refiner, sharpener
-from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
+from cyctr.inference.inputs import ImageLike, MaskLike
 from cyctr.inference.looking import look
 from cyctr.inference.predictor import Predictor
 from cyctr.inference.reading_ahead import Read, Unreadable, in_chunks
@@ -32,9 +33,10 @@ from cyctr.inference.segment_options import SegmentOptions, check_tile
 from cyctr.inference.supports.encoded import EncodedSupport, read_support
 from cyctr.inference.supports.encoding import encode_labelled
 from cyctr.inference.supports.reading import LabelledClasses
-from cyctr.inference.tiles import around, closer
+from cyctr.inference.supports.shots import read_negatives, read_shots
+from cyctr.inference.tiles import around, closer, middle
 from cyctr.methods.base import Method
-from cyctr.types import Pixels
+from cyctr.words import counted
 
 _MOST_TOGETHER = 32  # images on a GPU: more gain little
 _MOST_WINDOWS = 8  # of tiled images, likewise: these are large, and their answers take memory too
@@ -128,43 +130,65 @@ class Segmenter:
         name: str = "object",
         class_id: int | None = None,
         tile: int | None = None,
+        negatives: ImageLike | Sequence[ImageLike] = (),
     ) -> EncodedSupport:
         """Learns a class from labelled images, in one pass and without training.
 
         Args:
             images: K of them, or one: paths, PIL images, arrays or tensors, of any size.
-            masks: one for each: the same kinds of things, or `Polygons`, or a `Box`.
+            masks: one for each: the same kinds of things, or `Polygons`, or a `Box`. Where others mark something, an image
+                whose mask is 0 everywhere is a negative.
             name: of the class.
             class_id: the value of the class in masks that hold several.
             tile: cut a window of so many pixels around the object from each: for queries that are looked at in such tiles.
+            negatives: images that show nothing of the class, such as things that were taken for it: all of them is background.
         """
         check_tile(tile)
         if not isinstance(name, str) or not name:
             raise ConfigError(f"name is {name!r}; expected that of the class, such as 'cup'")
-        images, masks = _listed(images), _listed(masks)
+        images, masks, negatives = _listed(images), _listed(masks), _listed(negatives)
+        if negatives and not images:
+            raise DataError(
+                f"{counted(len(negatives), 'negative')} and no labelled image; expected one or more that show the class"
+            )
         if not images or len(images) != len(masks):
             raise DataError(f"{len(images)} images and {len(masks)} masks; expected one mask for each of one or more images")
-        shots = [_read_shot(*pair, place, class_id) for place, pair in enumerate(zip(images, masks, strict=True))]
+        shots, without = read_shots(images, masks, class_id)
+        without += read_negatives(negatives, shots)
         whole = [self.network.fitted(pixels, label, around(label, tile)) for pixels, label in shots]
         _warn_of_full(name, torch.stack([label for _, label in whole]), tile)
         near = [None if tile else closer(label == 1, _CLOSER_SHOT) for _, label in shots]
         looks = [self.network.fitted(*shot, window) for shot, window in zip(shots, near, strict=True) if window]
-        seen, labels = (torch.stack(parts) for parts in zip(*whole, *looks, strict=True))
-        return self._encoded(name, seen, labels, tile, len(looks))
+        others = [self.network.fitted(*shot, middle((shot[1].shape[0], shot[1].shape[1]), tile)) for shot in without]
+        seen, labels = (torch.stack(parts) for parts in zip(*whole, *looks, *others, strict=True))
+        return self._encoded(name, seen, labels, tile, len(looks), len(others))
 
     def encode_supports(
-        self, found: LabelledClasses, *, tile: int | None = None, complain: Callable[[str], None] | None = None
+        self,
+        found: LabelledClasses,
+        *,
+        tile: int | None = None,
+        negatives: ImageLike | Sequence[ImageLike] = (),
+        complain: Callable[[str], None] | None = None,
     ) -> dict[str, EncodedSupport]:
         """Learns every class that `read_supports` has found, by name.
 
         Args:
             found: what `read_supports` gives.
             tile: as in `encode_support`.
+            negatives: images that show none of the classes; a finished support in a file takes no more of them.
             complain: told of each labelled image that cannot be read any more, and is left out; by default a warning.
         """
-        told = complain or partial(warnings.warn, stacklevel=2)
+        told, without = complain or partial(warnings.warn, stacklevel=2), _listed(negatives)
+        finished = [given for given in found.classes.values() if isinstance(given, Path)]
+        if finished and without:
+            raise ConfigError(
+                f"{finished[0]}: is a finished support, to which no negatives are added; give the folder it was made of"
+            )
         return {
-            name: self.load_support(given) if isinstance(given, Path) else encode_labelled(self, name, given, tile, told)
+            name: self.load_support(given)
+            if isinstance(given, Path)
+            else encode_labelled(self, name, given, tile, told, without)
             for name, given in found.classes.items()
         }
 
@@ -177,7 +201,7 @@ class Segmenter:
                 f"{path}: was made for inputs of {stored.images.shape[-1]} pixels, this network takes {size}; "
                 "save it again from the images"
             )
-        return self._encoded(stored.name, stored.images, stored.labels, stored.tile, stored.closer)
+        return self._encoded(stored.name, stored.images, stored.labels, stored.tile, stored.closer, stored.negatives)
 
     def segment(self, image: ImageLike, support: EncodedSupport, **options: Any) -> Segmentation:
         """Where the class of a support is in an image; options as in `segment_many`."""
@@ -207,6 +231,8 @@ class Segmenter:
             a result at the image's own size.
         """
         chosen = SegmentOptions().changed(options)
+        if chosen.drop_absent == "auto":
+            chosen = replace(chosen, drop_absent=self.network.recogniser is not None)
         if isinstance(images, str | os.PathLike | Image.Image | Tensor):
             raise DataError(f"images are {type(images).__name__}; expected several: use segment for one, or put it in a list")
         if not isinstance(images, Iterable):
@@ -230,8 +256,11 @@ class Segmenter:
         if support.model != self.digest:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it again")
 
-    def _encoded(self, name: str, images: Tensor, labels: Tensor, tile: int | None, closer: int) -> EncodedSupport:
-        return EncodedSupport(name, images, labels, *self.network.encode(images, labels, closer), self.digest, tile, closer)
+    def _encoded(
+        self, name: str, images: Tensor, labels: Tensor, tile: int | None, closer: int, negatives: int
+    ) -> EncodedSupport:
+        encoded, mean, kind = self.network.encode(images, labels, closer, negatives)
+        return EncodedSupport(name, images, labels, encoded, mean, self.digest, tile, closer, negatives, kind)
 
     def _together(self, supports: Collection[EncodedSupport], options: SegmentOptions) -> int:
         """How many images to look at together, as suits the device."""
@@ -266,12 +295,6 @@ class Segmenter:
             del pixels, of_class, seen, sharpen
             yield ImageResult(source, place, found, options.smallest)
             del found
-
-
-def _read_shot(image: ImageLike, mask: MaskLike, place: int, class_id: int | None) -> tuple[Pixels, Pixels]:
-    """(H, W, 3) pixels and the (H, W) label of a labelled image."""
-    pixels = to_image(image, f"images[{place}]")
-    return pixels, to_label(mask, (pixels.shape[0], pixels.shape[1]), class_id, f"masks[{place}]")
 
 
 def _warn_of_full(name: str, labels: Tensor, tile: int | None) -> None:

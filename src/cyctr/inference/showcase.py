@@ -95,7 +95,7 @@ def write_page(path: Path, shown: Sequence[Shown], name: str) -> None:
     try:
         write_atomically(path, page(f"{_TITLE} ({name})", f"{_LEAD} {_NOTE}", [table(shown)], sections).encode())
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another --output") from error
+        raise DataError(f"{path}: cannot be written ({error.strerror}); choose another place", "output") from error
 
 
 def is_page(path: Path) -> bool:

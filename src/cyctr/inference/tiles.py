@@ -72,6 +72,12 @@ def around(label: NDArray[np.uint8], side: int | None) -> Window:
     return Window(top, left, height, width)
 
 
+def middle(size: Size, side: int | None) -> Window:
+    """The window of a side in the middle of an image; all of it where the side is None, or the image no larger."""
+    height, width = (length if side is None else min(side, length) for length in size)
+    return Window((size[0] - height) // 2, (size[1] - width) // 2, height, width)
+
+
 def closer(marked: NDArray[np.bool_], most: float) -> Window | None:
     """A window around the marked object and as much of its surroundings; None where it would hardly be smaller.
 

@@ -80,11 +80,13 @@ class Matching:
         votes: (B, n, h, w) in [0, 1], the share of foreground among the tokens that a cell resembles, by n kinds of features.
         is_foreground: (B, N) bool, or (1, N) of one support for all.
         valid: (B, N) bool, or (1, N): tokens that vote.
+        shot: (B, N) int64, or (1, N): the number of the labelled image that each token is of.
     """
 
     votes: Tensor
     is_foreground: Tensor
     valid: Tensor
+    shot: Tensor
 
 
 class Method(nn.Module, ABC, Generic[S]):
@@ -220,8 +222,11 @@ class KnowsClasses(Protocol):
 class LimitsSupport(Protocol):
     """A method whose supports grow with the shots, and can be kept as small as those of fewer."""
 
-    def encode_within(self, features: Features, labels: Tensor, shots: int) -> Any:
-        """As `Method.encode_support` of one episode, no larger than for so many shots."""
+    def encode_within(self, features: Features, labels: Tensor, shots: int, negatives: int = 0) -> Any:
+        """As `Method.encode_support` of one episode, no larger than for so many shots.
+
+        The last `negatives` images mark nothing; each of them adds as much as one of the others.
+        """
         ...
 
 

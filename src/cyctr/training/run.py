@@ -85,11 +85,11 @@ def prepare(
         plan, index, labelled = checked.plan, checked.index, checked.labelled
         validation = validation or (open_validation(plan, progress) if plan.world.leads else None)
         network = build_network(plan.config, find_method(plan.method)).to(plan.device)
+        optimization = Optimization(network, plan.config.optimizer, plan.config.training.steps)  # refuses what cannot learn
         encoder = copy.deepcopy(network.backbone).accelerate()
         store = store or _open_store(plan, index, labelled, progress)
         found = add_latent_classes(plan, store, index, labelled, network.backbone, encoder, mining)
         episodes = TrainingEpisodes(found.store, found.sampler, plan.config.training, plan.device)
-        optimization = Optimization(network, plan.config.optimizer, plan.config.training.steps)
         start = _restore(checked, optimization)
         encode, learning = _functions(plan, network, encoder, episodes)
         return Parts(

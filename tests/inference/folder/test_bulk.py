@@ -238,7 +238,10 @@ def test_names_that_are_no_text_are_written_as_valid_json_and_known_again(tmp_pa
 def test_a_run_made_in_another_way_is_refused_with_what_differs(tmp_path):
     queries = find_queries([photos(tmp_path / "q", 1)])
     segmented(tmp_path / "out", queries, opened(tmp_path / "out", {"threshold": 0.5, "format": "png", "old": 1}))
-    with pytest.raises(ConfigError, match=r"\(there / here: new null / 2, old 1 / null, threshold 0\.5 / 0\.4\); use --force"):
+    with pytest.raises(
+        ConfigError,
+        match=r"\(there / here: new null / 2, old 1 / null, threshold 0\.5 / 0\.4\); replace them, or choose another",
+    ):
         opened(tmp_path / "out", {"threshold": 0.4, "format": "png", "new": 2})
     long = {"threshold": list(range(100))}
     with pytest.raises(ConfigError, match=r"threshold 0\.5 / \[0, 1.*\.\.\."):

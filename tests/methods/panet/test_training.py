@@ -86,7 +86,7 @@ def test_its_checkpoint_is_evaluated_and_segments_photos(run, tmp_path):
     evaluate = ("evaluate", "--data", "synthetic", "--method", checkpoint, "--folds", 0, "--shots", "1,5", "--episodes", 4)
     assert run(*evaluate, "--device", "cpu", "--output", tmp_path / "test")[0] == 0
     results = json.loads((tmp_path / "test" / "results.json").read_text())
-    assert {one["shots"] for one in results["results"]} == {1, 5}
+    assert [one["shots"] for one in results["runs"]] == [1, 5]
 
     things = photos(tmp_path / "things", classes=1, each=3)
     segmenter = cyctr.Segmenter.from_pretrained(checkpoint, device="cpu")
@@ -94,7 +94,8 @@ def test_its_checkpoint_is_evaluated_and_segments_photos(run, tmp_path):
     result = segmenter.segment(things / "images" / "01.png", support)
     assert result.mask.shape == (65, 65)
 
-    folders = ("--support", things, "--query", things / "images", "--output", tmp_path / "out")
+    queries = photos(tmp_path / "others", classes=1, each=4) / "images"
+    folders = ("--support", things, "--query", queries, "--output", tmp_path / "out")
     code, _, error = run("segment", "--model", checkpoint, *folders, "--device", "cpu")
     assert code == 0, error
     assert len(list((tmp_path / "out").rglob("0*.png"))) >= 3

@@ -105,7 +105,7 @@ def _record(query: QueryFile, result: ImageResult, masks: Mapping[str, Any], fil
     classes = {
         name: {
             "confidence": round(one.confidence, 4),
-            "present": one.present,
+            "present": one.present and bool(masks[name].any()),  # another class may have taken all of it
             "pixels": int(masks[name].sum()),
             "box": _box(masks[name]),
         }

@@ -55,7 +55,9 @@ class Ledger:
         ledger, wanted = cls(folder), json.loads(json.dumps({MADE_BY: OURS, **about}))
         others = [path.name for path in _listed(folder) if not path.name.startswith(".")]
         if others and RUN not in others:
-            raise ConfigError(f"{folder}: holds {others[0]}, but no results of ours; choose another --output, an empty one")
+            raise ConfigError(
+                f"{folder}: holds {others[0]}, but no results of ours; choose another folder, an empty one", "output"
+            )
         if others:
             there = _read_run(folder / RUN, force)
             ledger._read(complain, None if force else there.get("classes"))
@@ -65,7 +67,9 @@ class Ledger:
             elif differing and len(others) > 1:  # a run that has written nothing is in nobody's way
                 parts = ", ".join(f"{name} {_short(there.get(name))} / {_short(wanted.get(name))}" for name in differing)
                 raise ConfigError(
-                    f"{folder}: holds results of another run (there / here: {parts}); use --force or another --output"
+                    f"{folder}: holds results of another run (there / here: {parts}); replace them, or choose another folder",
+                    "force",
+                    "output",
                 )
         _write(folder / RUN, wanted)
         return ledger
@@ -88,11 +92,13 @@ class Ledger:
             known, there = self.shared.get(name), path.is_file()
             if name not in _KEPT and there and name not in self.shared:
                 raise ConfigError(
-                    f"{path}: is not of an earlier run, and would be replaced; move it away, or choose another --output"
+                    f"{path}: is not of an earlier run, and would be replaced; move it away, or choose another folder",
+                    "output",
                 )
             if name not in _KEPT and there and known is not None and known != _digest(path):
                 raise ConfigError(
-                    f"{path}: was changed since a run wrote it, and would be replaced; move it away, or use --force"
+                    f"{path}: was changed since a run wrote it, and would be replaced; move it away, or allow that",
+                    "force",
                 )
             if not there or name in self.shared:
                 self.shared[name] = None
@@ -117,9 +123,7 @@ class Ledger:
         edited = {query: names for query in todo if not self.written(query, writer) and (names := self._edited(query.key))}
         if edited:
             name, number = next(iter(edited.values()))[0], counted(len(edited), "image")
-            complain(
-                f"not done again: {number}, since {self.folder / name} was changed by hand; use --force to replace such files"
-            )
+            complain(f"not done again: {number}, since {self.folder / name} was changed by hand; force replaces such files")
         return [query for query in todo if query not in edited]
 
     def written(self, query: QueryFile, writer: Writer) -> bool:
@@ -182,7 +186,7 @@ class Ledger:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise DataError(f"{path}: cannot be read ({error.strerror}); choose another --output") from error
+            raise DataError(f"{path}: cannot be read ({error.strerror}); choose another folder", "output") from error
         lines, entries = [line for line, _ in read], [_entry(value, classes) for _, value in read]
         for key, record, stamp, digests in filter(None, entries):
             self.records[key], self.stamps[key], self.digests[key] = record, stamp, digests
@@ -199,7 +203,9 @@ class Ledger:
             for name in (*of_images, *self.shared, _SHARED, _RECORDS):
                 (self.folder / name).unlink(missing_ok=True)
         except OSError as error:
-            raise DataError(f"{self.folder / name}: cannot be removed ({error.strerror}); choose another --output") from error
+            raise DataError(
+                f"{self.folder / name}: cannot be removed ({error.strerror}); choose another folder", "output"
+            ) from error
         for place in sorted({parent for name in of_images for parent in PurePath(name).parents[:-1]}, reverse=True):
             with suppress(OSError):  # it holds something else
                 (self.folder / place).rmdir()
@@ -222,9 +228,11 @@ def _read_run(path: Path, force: bool) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         if force:
             return {}
-        raise DataError(f"{path}: cannot be read ({error}); use --force, or another --output") from error
+        raise DataError(
+            f"{path}: cannot be read ({error}); replace the run, or choose another folder", "force", "output"
+        ) from error
     if found.get(MADE_BY) != OURS:
-        raise ConfigError(f"{path}: is not of `cyctr segment`; choose another --output")
+        raise ConfigError(f"{path}: is not of `cyctr segment`; choose another folder", "output")
     return found
 
 
@@ -273,7 +281,7 @@ def _digest(path: Path) -> str:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror}); allow it, or choose another --output") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); allow it, or choose another folder", "output") from error
 
 
 def _listed(folder: Path) -> list[Path]:
@@ -289,7 +297,9 @@ def _replace(path: Path, content: bytes) -> None:
     try:
         write_atomically(path, content)
     except OSError as error:
-        raise DataError(f"{path}: cannot be written ({error.strerror}); make room, or choose another --output") from error
+        raise DataError(
+            f"{path}: cannot be written ({error.strerror}); make room, or choose another folder", "output"
+        ) from error
 
 
 def _short(value: Any) -> str:

@@ -79,7 +79,7 @@ class _Aside:
             yield f"left out: {number} of kinds that are not read ({first}); convert to JPEG or PNG"
         if self.earlier:
             others = f" and {len(self.earlier) - 1} more" if len(self.earlier) > 1 else ""
-            yield f"left out: {self.earlier[0]}{others}, results of an earlier run; name it in --query to segment it too"
+            yield f"left out: {self.earlier[0]}{others}, results of an earlier run; give it by its own name to segment it too"
 
     def instead(self) -> str:
         """Why there is nothing to segment."""

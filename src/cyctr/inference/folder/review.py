@@ -48,7 +48,7 @@ def write_review(folder: Path, records: Mapping[str, Record], classes: Sequence[
     try:
         write_atomically(folder / PAGE, f"{page}\n</body></html>\n".encode("utf-8", "backslashreplace"))
     except OSError as error:
-        raise DataError(f"{folder / PAGE}: cannot be written ({error.strerror}); choose another --output") from error
+        raise DataError(f"{folder / PAGE}: cannot be written ({error.strerror}); choose another place", "output") from error
 
 
 def _doubt(record: Record) -> float:

@@ -36,13 +36,16 @@ class EncodedSupport:
 
     Attributes:
         name: of the class.
-        images: (K + closer, 3, S, S) uint8, as the network saw them: K labelled images, then closer looks at some of them.
-        labels: (K + closer, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
+        images: (K + closer + negatives, 3, S, S) uint8, as the network saw them: K labelled images, then closer looks at some
+            of them, then images without the class.
+        labels: (K + closer + negatives, S, S) uint8: 1 the class, 0 the rest, 255 beyond the image or undecided.
         encoded: what the method made of them, a value of its own.
         mean_foreground: (1, C) the mean of the deepest backbone features of what is marked.
         model: a checksum of the network, to tell it from others.
         tile: pixels of the side of the windows they were cut from; none where they are whole images.
-        closer: how many of the images, the last ones, are closer looks at what is small in the labelled ones.
+        closer: how many of the images, those after the labelled ones, are closer looks at what is small in them.
+        negatives: how many of the images, the last ones, show nothing of the class.
+        kind: (classes,) what kind of thing it is, for the confidence; None where the network cannot say.
     """
 
     name: str
@@ -53,15 +56,18 @@ class EncodedSupport:
     model: str
     tile: int | None = None
     closer: int = 0
+    negatives: int = 0
+    kind: Tensor | None = None
 
     def __repr__(self) -> str:
         cut = "" if self.tile is None else f", in windows of {self.tile} pixels"
-        return f"<EncodedSupport {self.name!r}: {self.shots} labelled{cut}>"
+        without = f", {self.negatives} without it" if self.negatives else ""
+        return f"<EncodedSupport {self.name!r}: {self.shots} labelled{without}{cut}>"
 
     @property
     def shots(self) -> int:
         """K, how many labelled images there are."""
-        return len(self.images) - self.closer
+        return len(self.images) - self.closer - self.negatives
 
     @property
     def digest(self) -> str:
@@ -73,14 +79,16 @@ class EncodedSupport:
         here = self.mean_foreground.device
         if here.type == device.type and device.index in (None, here.index):
             return self
-        return replace(self, encoded=moved(self.encoded, device), mean_foreground=self.mean_foreground.to(device))
+        kind = None if self.kind is None else self.kind.to(device)
+        there = self.mean_foreground.to(device)
+        return replace(self, encoded=moved(self.encoded, device), mean_foreground=there, kind=kind)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.to(torch.device("cpu")).__dict__  # opens where there is no GPU
 
     def save(self, path: str | Path) -> None:
         """Writes the images and labels, which any network can encode again, as one file; what is there is replaced."""
-        shape = {"shots": len(self.images), "tile": self.tile, "closer": self.closer}
+        shape = {"shots": len(self.images), "tile": self.tile, "closer": self.closer, "negatives": self.negatives}
         about = {"format": _FORMAT, "name": self.name, **shape, "digest": self.digest}
         buffer = io.BytesIO()
         with zipfile.ZipFile(buffer, "w", zipfile.ZIP_STORED) as archive:
@@ -105,6 +113,7 @@ class StoredSupport:
     labels: Tensor
     tile: int | None
     closer: int = 0
+    negatives: int = 0
 
 
 def read_support(path: str | Path) -> StoredSupport:
@@ -114,11 +123,13 @@ def read_support(path: str | Path) -> StoredSupport:
             about = json_files.parse_object(_content(archive, _ABOUT))
             if about.get("format") != _FORMAT:
                 raise DataError(f"{path}: has format {about.get('format')!r}, expected {_FORMAT!r}; save the support again")
-            shots, window, closer = int(about["shots"]), about["tile"], int(about.get("closer", 0))
+            shots, window = int(about["shots"]), about["tile"]
+            closer, negatives = (int(about.get(kind, 0)) for kind in ("closer", "negatives"))  # older files have neither
             if not 1 <= shots <= SHOTS:
                 raise DataError(f"{path}: holds {shots} images, expected 1 to {SHOTS}; save the support again")
-            if not 0 <= closer < shots:
-                raise DataError(f"{path}: has {closer} closer looks among {shots} images; {_REMEDY}")
+            if closer < 0 or negatives < 0 or closer + negatives >= shots:
+                others = f" and {negatives} negatives" if negatives else ""
+                raise DataError(f"{path}: has {closer} closer looks{others} among {shots} images; {_REMEDY}")
             name, side = about["name"], min(SUPPORT_SIDE, math.isqrt(SUPPORT_PIXELS // shots))
             if not isinstance(name, str) or not name:
                 raise DataError(f"{path}: is of the class {name!r:.40}, expected a name; {_REMEDY}")
@@ -126,10 +137,10 @@ def read_support(path: str | Path) -> StoredSupport:
             labels = [_opened(archive, f"{shot}-label.png", "L", side) for shot in range(shots)]
             whole = torch.stack([planes(image) for image in images])
             marked = torch.stack([torch.from_numpy(label) for label in labels])
-            _check_labels(path, whole, marked)
+            _check_labels(path, whole, marked, negatives)
             if about.get("digest", _digest(whole, marked)) != _digest(whole, marked):  # older files have none
                 raise DataError(f"{path}: has a checksum that is not of what it holds; {_REMEDY}")
-            return StoredSupport(name, whole, marked, None if window is None else int(window), closer)
+            return StoredSupport(name, whole, marked, None if window is None else int(window), closer, negatives)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; expected a support that `cyctr support save` wrote") from error
     except IsADirectoryError as error:
@@ -161,14 +172,18 @@ def _opened(archive: zipfile.ZipFile, name: str, mode: str, side: int) -> np.nda
         return np.array(image)
 
 
-def _check_labels(path: str | Path, images: Tensor, labels: Tensor) -> None:
-    """Raises DataError for labels that are of another size than their images, or mark nothing, or hold other values."""
+def _check_labels(path: str | Path, images: Tensor, labels: Tensor, negatives: int) -> None:
+    """Raises DataError for labels of another size than their images, of other values, or that mark what they should not."""
     remedy = "save the support again"
     if labels.shape[1:] != images.shape[2:]:
         sizes = f"{tuple(labels.shape[1:])}, images are {tuple(images.shape[2:])}"
         raise DataError(f"{path}: labels are {sizes}; expected one size: {remedy}")
     for shot, label in enumerate(labels):
-        if not bool((label == 1).any()):
+        is_marked = bool((label == 1).any())
+        if shot >= len(labels) - negatives:
+            if is_marked:
+                raise DataError(f"{path}: label {shot + 1} of {len(labels)} is of a negative and marks something; {remedy}")
+        elif not is_marked:
             raise DataError(
                 f"{path}: label {shot + 1} of {len(labels)} marks nothing; expected at least one pixel of 1: {remedy}"
             )

@@ -16,7 +16,12 @@ _KEPT = 2**26  # bytes of a labelled image that is kept until all are read
 
 
 def encode_labelled(
-    segmenter: "Segmenter", name: str, shots: Sequence[Labelled], tile: int | None, complain: Callable[[str], None]
+    segmenter: "Segmenter",
+    name: str,
+    shots: Sequence[Labelled],
+    tile: int | None,
+    complain: Callable[[str], None],
+    negatives: Sequence[ImageLike] = (),
 ) -> EncodedSupport:
     """The support of a class from labelled files; those that cannot be read are left out, and complained of."""
     images: list[ImageLike] = []
@@ -31,4 +36,4 @@ def encode_labelled(
             complain(str(error))
     if not images:
         raise DataError(f"class {name!r}: none of its {counted(len(shots), 'labelled image')} can be read; mend them")
-    return segmenter.encode_support(images, labels, name=name, class_id=1, tile=tile)
+    return segmenter.encode_support(images, labels, name=name, class_id=1, tile=tile, negatives=negatives)

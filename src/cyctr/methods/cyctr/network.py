@@ -228,10 +228,10 @@ class CyCTR(Method[Support]):
         use_winograd(self.classifier)
         return super().accelerate()
 
-    def encode_within(self, features: Features, labels: Tensor, shots: int) -> Support:
-        """The support with as many tokens as so many shots have."""
+    def encode_within(self, features: Features, labels: Tensor, shots: int, negatives: int = 0) -> Support:
+        """The support with as many tokens as so many shots have, and as many more of a negative as of a marked image."""
         sampled = self.config.sampling.tokens_per_shot * shots
-        return self.encode_support(features, labels, None, max(2, sampled // labels.shape[1]))
+        return self.encode_support(features, labels, None, max(2, sampled // (labels.shape[1] - negatives)))
 
     @property
     def known_classes(self) -> int:
@@ -248,7 +248,8 @@ class CyCTR(Method[Support]):
     def matching(self, prediction: Prediction, support: Support) -> Matching | None:
         """What the tokens say by themselves."""
         votes = prediction.extras.votes
-        return None if votes is None else Matching(votes, support.is_foreground, support.valid)
+        shot = support.index // (support.grid[0] * support.grid[1])
+        return None if votes is None else Matching(votes, support.is_foreground, support.valid, shot)
 
     def explanation(self, prediction: Prediction) -> Explanation | None:
         """Prior map, cycles and attention."""

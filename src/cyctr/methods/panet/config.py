@@ -3,7 +3,16 @@
 import math
 from dataclasses import dataclass, replace
 
-from cyctr.config import AugmentationConfig, BackboneConfig, BackboneOnly, OptimizerConfig, Recipe, TrainingConfig, setting
+from cyctr.config import (
+    AugmentationConfig,
+    BackboneConfig,
+    BackboneOnly,
+    NoChoice,
+    OptimizerConfig,
+    Recipe,
+    TrainingConfig,
+    setting,
+)
 from cyctr.config.fields import require
 
 
@@ -19,7 +28,7 @@ class ModelConfig(BackboneOnly):
 
 
 @dataclass(frozen=True)
-class LossConfig:
+class LossConfig(NoChoice):
     """Cross-entropy of the query's mask, and of the support's masks that the query's prediction gives back."""
 
     alignment: float = setting(1.0, "weight of the alignment regularisation, section 3.4")
