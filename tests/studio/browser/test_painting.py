@@ -28,6 +28,7 @@ def test_a_stroke_marks_exactly_the_pixels_that_are_seen_under_the_brush(desk, p
     begin(page)
     zoom(page, percent)
     page.wait_for_selector("#stage[data-sharp=true]")
+    page.locator("#opacity").fill("1")
     # where the bright square is seen, a brush of one pixel marks one of its pixels
     size_brush(page, 1)
     box = page.locator("#stage").bounding_box()
