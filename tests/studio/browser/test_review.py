@@ -55,6 +55,17 @@ def test_a_range_chooses_photos_and_many_are_accepted_after_their_number_was_tol
     page.wait_for_selector("#review-empty:not([hidden])")
 
 
+def test_keys_that_follow_each_other_quickly_decide_one_photo_each(page):
+    page.wait_for_timeout(700)
+    page.wait_for_selector(".frame.stale", state="detached")
+    page.keyboard.press("Shift+2")
+    page.wait_for_selector("#cell-9[data-photo]")
+    for _ in range(4):
+        page.keyboard.press("x")
+    page.wait_for_selector("#count-rejected:text('4')")
+    assert all(page.get_attribute(f"#cell-{place}", "data-state") in ("rejected", "example") for place in range(4))
+
+
 def test_after_another_run_the_page_says_how_many_masks_differ_and_shows_them(page, desk):
     dismiss(page)
     stroke(page, [Sight(page).screen(x, y) for x, y in ((5, 5), (45, 5), (45, 30), (5, 30))])
