@@ -67,7 +67,7 @@ class Story:
         box, values = stage.bounding_box(), [float(stage.get_attribute(f"data-{name}") or 0) for name in ("scale", "x", "y")]
         width, height = map(int, (self.page.text_content("#photo-size") or "").split(" × "))
         assert box is not None
-        with self.page.expect_response("**/mask/*", timeout=120_000):
+        with self.page.expect_response(lambda answer: answer.request.method == "PUT", timeout=120_000):
             self.page.mouse.click(box["x"] + values[1] + x * width * values[0], box["y"] + values[2] + y * height * values[0])
 
     def label(self) -> None:
@@ -111,9 +111,8 @@ def play(page: Page, output: Path) -> None:
     story.segment()
     story.theme("light")
     page.click("#go-review")
-    page.select_option("#review-sort", "confidence")
     page.wait_for_selector(".cell[data-photo]")
-    for key in ("ArrowRight", "ArrowRight", "Enter", "x"):
+    for key in ("x", "x", "x"):
         page.keyboard.press(key)
         page.wait_for_timeout(300)
     story.picture("review")

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from making import most_memory
 from PIL import Image
 from shapes import EDGE_CASES, blobs, found, full, one_pixel
 
@@ -48,3 +49,9 @@ def test_the_same_masks_give_the_same_bytes(tmp_path):
     writer = open_writer("npz", tmp_path, ["cup"])
     contents = [(writer.write("a", None, [found(blobs(0))]), (tmp_path / "arrays/a.npz").read_bytes())[1] for _ in range(2)]
     assert contents[0] == contents[1]
+
+
+def test_arrays_of_a_large_image_are_never_held_whole(tmp_path):
+    mask, probability = np.zeros((2000, 1000), bool), np.zeros((2000, 1000), np.float32)
+    writer, given = open_writer("npz", tmp_path, ["cup"]), [found(mask, "cup", 0.5, probability)]
+    assert most_memory(lambda: writer.write("a", None, given)) < mask.size / 2

@@ -27,7 +27,8 @@ _ROUNDING = 2e-4  # between kinds of machines: of logits about 5 in size, and of
 _THIN = 4  # every so many rows and columns of the logits are kept
 _CHANGING = {"environment", "seconds", "created", "cyctr", "version", "time", "duration", "images_per_second", "sessions"}
 
-_GONE = {"order_coco", "marks", "colour"}  # fields of configs that the record has, and the code no longer
+# fields of configs that the record has, and the code no longer; and the checksum of a checkpoint, which holds its config
+_GONE = {"order_coco", "marks", "colour", "sha256"}
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from making import most_memory
 from PIL import Image, ImageDraw, ImageOps
 
 from cyctr.errors import ConfigError, DataError
@@ -727,3 +728,10 @@ def test_paths_may_be_any_object_that_stands_for_one(tmp_path):
 def test_an_outline_that_would_take_all_memory_to_draw_is_refused(points, message):
     with pytest.raises(DataError, match=f"polygons: outline 0 has an {message}"):
         Polygons([points])
+
+
+@pytest.mark.parametrize("class_id", [None, 1])
+def test_a_mask_is_decided_in_a_few_bytes_a_pixel(class_id):
+    values = np.zeros((4000, 3000), np.uint8)
+    values[:2000] = 1
+    assert most_memory(lambda: to_label(values, values.shape, class_id)) < 4 * values.size

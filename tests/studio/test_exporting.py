@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from conftest import Page
+from paging import Page
 from PIL import Image
 
 from cyctr.formats import FORMATS

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import uvicorn
-from conftest import HEADERS, PORT, TOKEN, png
+from paging import HEADERS, PORT, TOKEN, png
 from PIL import Image
 from starlette.testclient import TestClient
 

@@ -1,6 +1,8 @@
 """Small things to test with."""
 
 import os
+import tracemalloc
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -128,3 +130,13 @@ def without_rights(folder, mode):
         if root:
             os.seteuid(0)
         folder.chmod(before)
+
+
+def most_memory(call: Callable[[], object]) -> int:
+    """Bytes that NumPy and Python hold at most, beside what was there, while something is called."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()

@@ -40,6 +40,7 @@ def explain(
 
     Grey ones are lost on the way and not attended to.
     """
+    from cyctr.inference import read_supports
     from cyctr.inference.explanation import explain as explained
     from cyctr.inference.segment_options import SegmentOptions
 
@@ -55,12 +56,12 @@ def explain(
         raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
     SegmentOptions(votes=votes)  # checked
     place = None if at is None else options.place("--at", at)
+    labelled = read_supports(support, classes=None if name is None else [name])
+    if len(labelled.classes) > 1:
+        raise ConfigError(f"{support}: shows {', '.join(labelled.classes)}; choose one with --class")
     with options.progress_bar("fetching the backbone") as progress:
         segmenter = options.open_segmenter(model, device, "auto", progress)
-    supports = options.read_supports(segmenter, [support], None if name is None else [name], None)
-    if len(supports) > 1:
-        raise ConfigError(f"{support}: shows {', '.join(supports)}; choose one with --class")
-    (chosen,) = supports.values()
+    (chosen,) = options.encode_supports(segmenter, labelled).values()
     found = explained(segmenter, query, chosen, place, votes, edges)
     found.save(output)
     print(f"{found.title}\n{output}")

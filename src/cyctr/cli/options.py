@@ -18,6 +18,7 @@ from cyctr.errors import ConfigError
 if TYPE_CHECKING:
     from cyctr.datasets.dataset import Dataset, OnProgress
     from cyctr.inference import EncodedSupport, Segmenter
+    from cyctr.inference.supports.reading import LabelledClasses
 
 _PANEL = "Data"
 _MOST = 1000  # numbers in one option
@@ -85,7 +86,7 @@ def takes_data(positional: bool = False) -> Callable[[Callable[..., None]], Call
             chosen = {name: given.pop(name) for name in shared}
             command(dataset=partial(open_data, **chosen), **given)
 
-        return _signed(run, [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (first, *own, *rest)])
+        return signed(run, [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (first, *own, *rest)])
 
     return decorate
 
@@ -149,7 +150,7 @@ def takes_fields(
 
         own = inspect.signature(command).parameters
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, one in own.items() if name != into]
-        return _signed(run, [*rest, *made])
+        return signed(run, [*rest, *made])
 
     return decorate
 
@@ -174,7 +175,7 @@ def takes_config(method: str) -> Callable[[Callable[..., None]], Callable[..., N
     return takes_fields(recipes.kind, "changes", panels=panel, usual=usual)
 
 
-def _signed(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+def signed(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
     """The command, which Typer takes to have these parameters."""
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
@@ -299,29 +300,25 @@ def names(option: str, text: str) -> list[str]:
     return found
 
 
-def read_supports(
+def encode_supports(
     segmenter: "Segmenter",
-    given: Sequence[Path],
-    classes: Sequence[str] | None,
-    tile: int | None,
+    found: "LabelledClasses",
+    tile: int | None = None,
     queries: Sequence[Path] = (),
     negatives: Sequence[Path] = (),
 ) -> "dict[str, EncodedSupport]":
-    """The classes that folders and files show, encoded. Each file that is passed over is named in a note.
+    """The classes that were found, encoded. Each file that is passed over is named in a note.
 
     Args:
         segmenter: encodes them.
-        given: folders of labelled images, and files of `cyctr support save`.
-        classes: names of the classes to take, in this order; None takes all.
+        found: what `cyctr.read_supports` gives.
         tile: side of the windows to cut around objects.
         queries: images that are to be segmented, and need no mask.
         negatives: folders of images that show none of the classes.
     """
-    from cyctr.inference import read_supports as read
     from cyctr.inference.supports.shots import find_negatives
 
     without = [path for folder in negatives for path in find_negatives(folder)]
-    found = read(*given, classes=classes)
     problems = list(found.problems)
     supports = segmenter.encode_supports(found, tile=tile, negatives=without, complain=problems.append)
     _tell_of(problems, queries)

@@ -152,6 +152,7 @@ def segment(
     """
     from cyctr.config import to_dict
     from cyctr.formats import FORMATS
+    from cyctr.inference import read_supports
     from cyctr.inference.finishing import prepare_refiner
     from cyctr.inference.folder.ledger import OVERLAYS, PAGE, PREDICTIONS, REVIEW
     from cyctr.inference.folder.queries import find_queries
@@ -179,12 +180,13 @@ def segment(
     pictures = [OVERLAYS] * overlays + [REVIEW] * review
     with options.tells_of_a_stop():
         _check_places(support, query, output)
-        queries = find_queries(query, [output, *_own_files(support, query), *(negative or [])], _note)
+        found = read_supports(*support, classes=wanted)
+        queries = find_queries(query, [output, *_own_files(support, query, found.files), *(negative or [])], _note)
     with alone(output / _LOCK, output):
         with options.tells_of_a_stop():
             with options.progress_bar("fetching the backbone") as progress:
                 segmenter = options.open_segmenter(model, device, precision, progress)
-            supports = options.read_supports(segmenter, support, wanted, tile, [one.path for one in queries], negative or [])
+            supports = options.encode_supports(segmenter, found, tile, [one.path for one in queries], negative or [])
             masks = {"overlapping": overlapping, "instances": instances, "polygons": polygons}
             about = {
                 "model": f"{segmenter.name} {segmenter.digest}",
@@ -274,15 +276,11 @@ def _run(
         raise typer.Exit(130) from None
 
 
-def _own_files(support: Sequence[Path], query: Sequence[Path]) -> list[Path]:
-    """What is no query: the folders of supports; of one that holds the queries, too, the labelled images and all masks."""
-    from cyctr.inference.supports.reading import find_supports
-
-    found: list[Path] = []
+def _own_files(support: Sequence[Path], query: Sequence[Path], labelled: Sequence[Path]) -> list[Path]:
+    """The files and folders that are no query: labelled files, folders of supports, and masks beside the queries."""
+    found = list(labelled)
     for folder in support:
         if folder.is_dir() and any(_is_inside(path, folder) for path in query):
-            shots = [shot for of_class in find_supports(folder).classes.values() for shot in of_class]
-            found += [shot.image for shot in shots] + [shot.mask for shot in shots if isinstance(shot.mask, Path)]
             found += [path for path in folder.rglob("*") if path.stem.lower().endswith(_MASK_NAMES)]  # unusable ones too
         else:
             found.append(folder)

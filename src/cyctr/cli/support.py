@@ -31,16 +31,19 @@ def save(
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
 ) -> None:
     """Write the labelled images of one class, as a network sees them, to one file that any of our networks can use."""
+    from cyctr.inference import read_supports
+
     options.refuse_labelled(output, folder)
     if output.exists() and not force:
         raise ConfigError(f"{output}: is there already; replace it with --force, or choose another --output")
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder; expected one of labelled images")
+    found = read_supports(folder, classes=None if name is None else [name])
+    if len(found.classes) > 1:
+        raise ConfigError(f"{folder}: shows {', '.join(found.classes)}; choose one with --class")
     with options.progress_bar("fetching the backbone") as progress:
         segmenter = options.open_segmenter(model, "cpu", "auto", progress)
-    supports = options.read_supports(segmenter, [folder], None if name is None else [name], tile, (), negative or [])
-    if len(supports) > 1:
-        raise ConfigError(f"{folder}: shows {', '.join(supports)}; choose one with --class")
+    supports = options.encode_supports(segmenter, found, tile, negatives=negative or [])
     (support,) = supports.values()
     support.save(output)
     without = f", {support.negatives} without it" if support.negatives else ""

@@ -23,7 +23,7 @@ from cyctr.inference.segmenter import Segmenter
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.methods.base import ExplainsItself, Explanation, TokenState
 from cyctr.storage import write_atomically
-from cyctr.types import Pixels
+from cyctr.types import Pixels, Prediction
 from cyctr.visual.contact import Block
 from cyctr.visual.draw import GREEN, INK, MUTED, PAPER, RED, cycle_map, heat, majority_state, overlay, to_pixels
 from cyctr.visual.page import Section, page
@@ -117,27 +117,16 @@ def explain(
         edges: whether the answer follows the edges of the image, as of `segment`.
     """
     SegmentOptions(votes=votes, edges=edges)  # checked
-    segmenter.check_support(support)
-    if support.tile is not None:
-        cut = f"support {support.name!r} was cut in windows of {support.tile} pixels"
-        warnings.warn(f"{cut}, and the whole image is explained: the answer with tiles may differ", stacklevel=2)
-    if support.shots > _MOST:
-        raise ConfigError(f"the support has {support.shots} images; expected at most {_MOST} to explain: give fewer")
     pixels = to_image(image)
-    network = segmenter.network
-    size, config = (pixels.shape[0], pixels.shape[1]), network.input
-    if at is not None and not (0 <= at[0] < size[1] and 0 <= at[1] < size[0]):
-        raise ConfigError(f"the place is {at[0]},{at[1]}; expected x below {size[1]} and y below {size[0]}")
+    size, network = (pixels.shape[0], pixels.shape[1]), segmenter.network
+    _check(segmenter, support, at, size)
+    config = network.input
     fitted, ready = fit_image(planes(pixels), config), support.to(network.device)
     with network.precision():
         padding = padding_of([size], config, network.device)
         query = network.prepared(fitted[None].to(network.device))
         prediction, _ = network.predicted(query, ready, padding, explain=True)
-    explanation = network.model.explanation(prediction) if isinstance(network.model, ExplainsItself) else None
-    if explanation is None:
-        raise ConfigError(f"{segmenter.name} is of {type(network.model).__name__}, which does not explain itself")
-    if explanation.state is None:
-        raise ConfigError("this network attends to no support tokens; expected encoder.cross 'cycle' or 'vanilla'")
+    explanation = _explanation(segmenter, prediction)
     height, width = content_size(size, config)
     seen = to_pixels(fitted)[:height, :width]
     said = network.blended(prediction, ready, votes).float()
@@ -166,19 +155,46 @@ def explain(
         Picture("prior map", "likeness to the support before any learning", heat(prior)),
     ]
     lines = [tuple(answer), *(_of_shot(support, shot, explanation, grid, (row, column)) for shot in range(support.shots))]
-    state = explanation.state[0]
-    used = explanation.valid[0]
-    consistent = tuple(
+    foreground, background = consistent = _consistent(explanation)
+    title = f"{support.name}: {100 * foreground:.0f} % of the foreground, {100 * background:.0f} % of the background return"
+    return Explained(title, tuple(lines), consistent)
+
+
+def _check(segmenter: Segmenter, support: EncodedSupport, at: tuple[int, int] | None, size: tuple[int, int]) -> None:
+    """Raises for what cannot be explained, and warns where `segment` with tiles would answer otherwise."""
+    segmenter.check_support(support)
+    if support.tile is not None:
+        cut = f"support {support.name!r} was cut in windows of {support.tile} pixels"
+        warnings.warn(f"{cut}, and the whole image is explained: the answer with tiles may differ", stacklevel=3)
+    if support.shots > _MOST:
+        raise ConfigError(f"the support has {support.shots} images; expected at most {_MOST} to explain: give fewer")
+    if at is not None and not (0 <= at[0] < size[1] and 0 <= at[1] < size[0]):
+        raise ConfigError(f"the place is {at[0]},{at[1]}; expected x below {size[1]} and y below {size[0]}")
+
+
+def _explanation(segmenter: Segmenter, prediction: Prediction) -> Explanation:
+    """The method's own account of its prediction."""
+    method = segmenter.network.model
+    explanation = method.explanation(prediction) if isinstance(method, ExplainsItself) else None
+    if explanation is None:
+        raise ConfigError(f"{segmenter.name} is of {type(method).__name__}, which does not explain itself")
+    if explanation.state is None:
+        raise ConfigError("this network attends to no support tokens; expected encoder.cross 'cycle' or 'vanilla'")
+    return explanation
+
+
+def _consistent(explanation: Explanation) -> tuple[float, float]:
+    """The shares of foreground and of background tokens that return to their own class."""
+    assert explanation.state is not None
+    state, used, is_foreground = explanation.state[0], explanation.valid[0], explanation.is_foreground[0]
+    shares = [
         float((state == kept)[:, used & mine].float().mean()) if bool((used & mine).any()) else 0.0
         for kept, mine in (
-            (TokenState.CONSISTENT_FOREGROUND, explanation.is_foreground[0]),
-            (TokenState.CONSISTENT_BACKGROUND, ~explanation.is_foreground[0]),
+            (TokenState.CONSISTENT_FOREGROUND, is_foreground),
+            (TokenState.CONSISTENT_BACKGROUND, ~is_foreground),
         )
-    )
-    title = (
-        f"{support.name}: {100 * consistent[0]:.0f} % of the foreground, {100 * consistent[1]:.0f} % of the background return"
-    )
-    return Explained(title, tuple(lines), (consistent[0], consistent[1]))
+    ]
+    return shares[0], shares[1]
 
 
 def _share(weight: float) -> str:

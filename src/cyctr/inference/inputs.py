@@ -223,8 +223,10 @@ def _decided(values: NDArray[np.uint8], class_id: int | None, name: str) -> NDAr
                 f"{name}: marks nothing of class {wanted}; it holds {_numbers(found)}: choose one of these as class_id, "
                 "or drop this image"
             )
-        ignored = (values == IGNORE) & (wanted != IGNORE)
-        return np.where(ignored, IGNORE, values == wanted).astype(np.uint8)
+        label = (values == wanted).view(np.uint8)
+        if wanted != IGNORE:
+            label[values == IGNORE] = IGNORE
+        return label
     marked = [value for value in found if value != 0]
     if not marked:
         raise NothingMarkedError(f"{name}: marks nothing, every value is 0; mark the object, or drop this image")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cyctr.studio.project import Project
-from cyctr.studio.store import Mask, Photo
+from cyctr.studio.records import Mask, Photo
 
 
 def mask_values(mask: Mask) -> dict[str, Any]:

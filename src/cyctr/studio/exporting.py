@@ -13,8 +13,8 @@ from cyctr.formats import FORMATS, Found, open_writer
 from cyctr.studio.listing import looked_at, path_of
 from cyctr.studio.masks import Masks
 from cyctr.studio.project import EXPORTS, Project
+from cyctr.studio.records import Mask, Photo, Query
 from cyctr.studio.refusals import RefusedError
-from cyctr.studio.store import Mask, Photo, Query
 from cyctr.words import counted, one_line
 
 DESCRIBED = {

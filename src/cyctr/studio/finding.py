@@ -9,7 +9,7 @@ from cyctr.inference.result import ImageResult
 from cyctr.storage import write_atomically
 from cyctr.studio.masks import Bools, Masks, encoded
 from cyctr.studio.project import CACHE, Project
-from cyctr.studio.store import Mask, Photo
+from cyctr.studio.records import Mask, Photo
 
 _SAME = 0.98  # IoU with the earlier mask, from which a mask has not changed
 

@@ -20,8 +20,8 @@ from cyctr.studio.finding import store_result
 from cyctr.studio.listing import looked_at, path_of
 from cyctr.studio.masks import Masks
 from cyctr.studio.project import CACHE, Project
+from cyctr.studio.records import Photo, State
 from cyctr.studio.refusals import GoneError, RefusedError
-from cyctr.studio.store import Photo, State
 from cyctr.words import one_line
 
 SCOPES: dict[str, tuple[State, ...]] = {"open": ("open",), "all not accepted": ("open", "rejected")}

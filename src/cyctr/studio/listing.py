@@ -9,8 +9,8 @@ from cyctr.errors import DataError
 from cyctr.images.imaging import image_size
 from cyctr.inference.folder.queries import apart, find_queries
 from cyctr.studio.project import Project
+from cyctr.studio.records import Photo
 from cyctr.studio.refusals import GoneError
-from cyctr.studio.store import Photo
 from cyctr.words import one_line
 
 

@@ -19,8 +19,8 @@ from cyctr.errors import DataError
 from cyctr.limits import IMAGE_PIXELS
 from cyctr.storage import write_atomically
 from cyctr.studio.project import MASKS, Project
+from cyctr.studio.records import Mask, Origin, Photo
 from cyctr.studio.refusals import FullError, RefusedError, StaleError, TooLargeError
-from cyctr.studio.store import Mask, Origin, Photo
 
 Bools = NDArray[np.bool_]
 

@@ -16,8 +16,8 @@ from cyctr.inference.inputs import to_image
 from cyctr.storage import write_atomically
 from cyctr.studio.listing import looked_at, path_of
 from cyctr.studio.project import CACHE, Project
+from cyctr.studio.records import Photo
 from cyctr.studio.refusals import RefusedError
-from cyctr.studio.store import Photo
 from cyctr.types import Pixels
 from cyctr.words import one_line
 

@@ -15,9 +15,9 @@ from cyctr.inference.explanation import explain
 from cyctr.inference.segmenter import Segmenter
 from cyctr.studio.listing import looked_at
 from cyctr.studio.masks import encoded
+from cyctr.studio.records import Photo
 from cyctr.studio.refusals import RefusedError
 from cyctr.studio.smart import Corners, Point, Proposal, propose
-from cyctr.studio.store import Photo
 from cyctr.studio.wand import wand
 from cyctr.studio.web import Call, answered, known_class, number, route
 

@@ -10,8 +10,8 @@ from cyctr.studio.describing import photo_values
 from cyctr.studio.finding import before_path
 from cyctr.studio.listing import look_at_all, looked_at
 from cyctr.studio.masks import Patch, decoded, encoded
+from cyctr.studio.records import SORTS, STATES, Photo, Query
 from cyctr.studio.refusals import RefusedError, UnknownError
-from cyctr.studio.store import SORTS, STATES, Photo, Query
 from cyctr.studio.web import Call, flag, known_class, route, tell_of_photo
 
 _MOST_LISTED = 500

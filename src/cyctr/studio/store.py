@@ -5,17 +5,12 @@ import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from cyctr.errors import DataError
-from cyctr.studio.refusals import FullError, RefusedError, UnknownError
-
-State = Literal["open", "accepted", "rejected"]
-Origin = Literal["person", "found"]
-STATES: tuple[State, ...] = ("open", "accepted", "rejected")
-SORTS = ("name", "confidence", "changed")
+from cyctr.studio.records import STATES, Mask, Photo, Query
+from cyctr.studio.refusals import FullError, UnknownError
 
 _VERSION = 1
 _SCHEMA = """
@@ -29,95 +24,13 @@ CREATE INDEX IF NOT EXISTS photos_by_state ON photos (gone, state);
 CREATE TABLE IF NOT EXISTS masks (
     photo TEXT, class INTEGER, origin TEXT NOT NULL, revision INTEGER NOT NULL, confidence REAL, area INTEGER NOT NULL,
     changed INTEGER NOT NULL, PRIMARY KEY (photo, class)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS negatives (photo TEXT, class INTEGER, PRIMARY KEY (photo, class)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS negatives (
+    photo TEXT, class INTEGER, sure REAL NOT NULL DEFAULT 0, PRIMARY KEY (photo, class)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS passed (path BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS changes (photo TEXT, class INTEGER, iou REAL NOT NULL, PRIMARY KEY (photo, class)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
 """
 _SURE = "(SELECT MIN(COALESCE(m.confidence, 1)) FROM masks m WHERE m.photo = photos.id{})"
-
-
-@dataclass(frozen=True)
-class Photo:
-    """A photo of the folder.
-
-    Attributes:
-        id: what the page calls it.
-        path: relative to the folder, as the file system has it.
-        name: the same as text.
-        key: a relative name without ending, which no other photo has; exports use it.
-        file: the name of its masks, without ending.
-        stamp: bytes and time of the file when it was last looked at; none before.
-        size: (height, width) upright; (0, 0) while it is unknown.
-        state: whether somebody has looked at it.
-        example: whether its masks are examples.
-        problem: why it cannot be read, if so.
-        gone: whether it has left the folder.
-        run: the last job that did it.
-    """
-
-    id: str
-    path: bytes
-    name: str
-    key: str
-    file: str
-    stamp: tuple[int, int] | None
-    size: tuple[int, int]
-    state: State
-    example: bool
-    problem: str | None
-    gone: bool
-    run: int
-
-
-@dataclass(frozen=True)
-class Mask:
-    """What is known of the mask of a class in a photo.
-
-    Attributes:
-        photo: its id.
-        class_id: the class.
-        origin: who made it.
-        revision: grows with every write of the project.
-        confidence: of what the network has found.
-        area: marked pixels.
-        changed: nanoseconds since 1970, those of its file.
-    """
-
-    photo: str
-    class_id: int
-    origin: Origin
-    revision: int
-    confidence: float | None
-    area: int
-    changed: int
-
-
-@dataclass(frozen=True)
-class Query:
-    """Which photos are listed, and in which order.
-
-    Attributes:
-        sort: one of `SORTS`; "confidence" begins with the least certain.
-        state: of all of them.
-        class_id: the class whose confidence counts; those without a mask of it are left out.
-        least: confidence of the least certain mask.
-        most: likewise.
-        examples: examples only, or no examples.
-    """
-
-    sort: str = "name"
-    state: str | None = None
-    class_id: int | None = None
-    least: float | None = None
-    most: float | None = None
-    examples: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.sort not in SORTS:
-            raise RefusedError(f"sort is {self.sort!r:.40}; expected {', '.join(SORTS)}")
-        if self.state is not None and self.state not in STATES:
-            raise RefusedError(f"state is {self.state!r:.40}; expected {', '.join(STATES)}")
 
 
 class Store:
@@ -348,14 +261,19 @@ class Store:
         return {photo: self.negatives(photo) for photo in photos}
 
     def negative_photos(self, class_id: int) -> list[Photo]:
-        """The photos in which a class is not."""
-        sql = f"SELECT {_PHOTO} FROM photos JOIN negatives ON photo = id WHERE class = ? AND gone = 0 ORDER BY name, id"
+        """The photos in which a class is not; first those that the network took for it most."""
+        sql = (
+            f"SELECT {_PHOTO} FROM photos JOIN negatives ON photo = id WHERE class = ? AND gone = 0 "
+            "ORDER BY sure DESC, name, id"
+        )
         return [_photo(row) for row in self._all(sql, class_id)]
 
     def set_negative(self, photo: str, class_id: int, on: bool) -> None:
         """Notes that a class is not in a photo, or forgets it."""
         if on:
-            self._do("INSERT OR IGNORE INTO negatives VALUES (?, ?)", photo, class_id)
+            known = self.mask(photo, class_id)  # as it is now: later the network knows better
+            sure = known.confidence if known is not None and known.confidence is not None and known.area else 0.0
+            self._do("INSERT OR IGNORE INTO negatives VALUES (?, ?, ?)", photo, class_id, sure)
         else:
             self._do("DELETE FROM negatives WHERE photo = ? AND class = ?", photo, class_id)
 

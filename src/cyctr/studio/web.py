@@ -1,6 +1,7 @@
 """Requests -> calls: values checked, work done beside the event loop, errors as one line of JSON."""
 
 import asyncio
+import inspect
 import math
 import sqlite3
 import threading
@@ -23,10 +24,10 @@ from cyctr.studio.examples import Examples
 from cyctr.studio.masks import Masks
 from cyctr.studio.photos import Photos
 from cyctr.studio.project import Project
+from cyctr.studio.records import Photo
 from cyctr.studio.refusals import FullError, RefusedError
 from cyctr.studio.sam import Sam
 from cyctr.studio.security import body_of
-from cyctr.studio.store import Photo
 from cyctr.studio.worker import Worker
 from cyctr.words import one_line
 
@@ -151,7 +152,7 @@ def route(
         try:
             body = b"" if method == "GET" else await body_of(request, most)
             call = Call(studio, request, body)
-            if asyncio.iscoroutinefunction(handle):
+            if inspect.iscoroutinefunction(handle):
                 found = await handle(call)
             else:
                 found = await run_in_threadpool(handle, call)

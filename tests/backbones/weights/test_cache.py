@@ -103,7 +103,7 @@ def test_a_failed_force_keeps_the_file_that_was_there(cached_file, cache_folder,
 def test_a_damaged_file_is_one_clear_error_with_its_remedy(use, damage, cached_file, entry):
     damage(cached_file)
     with pytest.raises(
-        WeightsError, match=r"checksum is \w{16}, expected \w{16}; .*: remove it, and run cyctr weights get small"
+        WeightsError, match=r"checksum is \w{16}, expected \w{16}; .*: run cyctr weights get small --force"
     ) as error:
         use(entry)
     assert str(cached_file) in str(error.value) and "\n" not in str(error.value)

@@ -90,7 +90,7 @@ def test_a_full_disk_is_told_and_tried_again(desk, monkeypatch):
         patch.setattr("cyctr.studio.masks.write_atomically", refuse)
         marked = spot(page, 50, 50)
         page.wait_for_selector("#save-state[data-state=problem]")
-        assert "space" in page.text_content("#save-text")
+        assert "space" in page.text_content("#trouble")
         assert desk.mask("0") is None
     page.click("#save-retry")
     saved(page)
@@ -130,6 +130,7 @@ def test_a_server_that_is_killed_between_strokes_loses_none(browser, folder, tmp
         other.goto(again)
         other.close()
         saved(page)
+        page.wait_for_selector("#trouble", state="hidden")
         wait(lambda: np.array_equal(desk.mask("0"), one | two))
     finally:
         desk.close()
@@ -166,6 +167,6 @@ def test_a_photo_that_is_removed_while_it_is_open_is_told_of(desk):
     (desk.folder / "0.png").unlink()
     spot(page, 30, 30)
     page.wait_for_selector("#save-state[data-state=problem]")
-    assert "0.png" in page.text_content("#save-text")
+    assert "0.png" in page.text_content("#trouble")
     page.keyboard.press("d")
     shows(page, "1.png")

@@ -33,7 +33,7 @@ def verify(path: Path) -> None:
     if digest != expected:
         raise WeightsError(
             f"{path}: checksum is {digest}, expected {expected}; the file is incomplete or was changed: "
-            f"remove it, and run cyctr weights get {path.name.split('.')[0]}"
+            f"run cyctr weights get {path.name.split('.')[0]} --force"
         )
 
 

@@ -30,10 +30,12 @@ class LabelledClasses:
     Attributes:
         classes: the labelled images of each class, one or more, each of which can be read; or the file of a saved support.
         problems: a line for each file that was passed over, and why.
+        files: the labelled images and masks of every class, also of those that were not wanted.
     """
 
     classes: dict[str, tuple[Labelled, ...] | Path]
     problems: tuple[str, ...]
+    files: tuple[Path, ...]
 
 
 @dataclass(frozen=True)
@@ -100,7 +102,11 @@ def read_supports(*places: str | Path, classes: Sequence[str] | None = None) -> 
         if name not in found:
             shown = listed(sorted(found))
             raise ConfigError(f"there is no class {name!r}; the supports show {shown}: choose among these")
-    return LabelledClasses({name: found[name] for name in classes or found}, tuple(dict.fromkeys(problems)))
+    shots = [shot for of_class in found.values() if not isinstance(of_class, Path) for shot in of_class]
+    files = [path for shot in shots for path in (shot.image, shot.mask) if isinstance(path, Path)]
+    return LabelledClasses(
+        {name: found[name] for name in classes or found}, tuple(dict.fromkeys(problems)), tuple(dict.fromkeys(files))
+    )
 
 
 def find_supports(folder: Path) -> SupportFolder:

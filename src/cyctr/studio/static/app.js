@@ -53,10 +53,22 @@ function drawScreen(screen) {
 
 // ---- header -------------------------------------------------------------------------------------------------------
 
+const trouble = { lost: false, text: "" };
+
+/** One line under the header for as long as something cannot be saved. */
+function drawTrouble() {
+  const text = trouble.text || (trouble.lost ? "The studio's server does not answer." : "");
+  const line = text ? `${text} What you mark stays on the screen, and is saved as soon as that is possible.` : "";
+  byId("trouble").hidden = !line;
+  if (byId("trouble").textContent !== line) byId("trouble").textContent = line;
+}
+
 function drawSaving({ state, text }) {
   const box = byId("save-state");
   box.dataset.state = state;
-  byId("save-text").textContent = text;
+  byId("save-text").textContent = state === "problem" ? "Not saved" : text;
+  trouble.text = state === "problem" ? text.replace(/([^.?!])$/, "$1.") : "";
+  drawTrouble();
   byId("save-retry").hidden = state !== "problem";
 }
 
@@ -67,8 +79,9 @@ function drawTheme(theme) {
 
 function drawProject(project) {
   const { counts } = project;
-  document.title = `${project.folder.split("/").at(-1)} · cyctr Studio`;
-  byId("folder").textContent = project.folder;
+  const name = project.folder.split(/[\\/]/).findLast(Boolean) ?? project.folder;
+  document.title = `${name} · cyctr Studio`;
+  byId("folder").textContent = name;
   byId("folder").title = `Photos: ${project.folder}\nProject: ${project.project}`;
   byId("count-accepted").textContent = counts.accepted.toLocaleString("en");
   byId("count-open").textContent = counts.open.toLocaleString("en");
@@ -240,10 +253,12 @@ function listenToServer() {
     sam: (sam) => set({ project: { ...get("project"), sam: { ...get("project").sam, ...sam } } }),
     problem: ({ text }) => note(text, { problem: true }),
     lost: () => {
-      byId("connection").hidden = false;
+      trouble.lost = true;
+      drawTrouble();
     },
     back: () => {
-      byId("connection").hidden = true;
+      trouble.lost = false;
+      drawTrouble();
       retry();
       projectSoon();
       order.show().catch(() => null);

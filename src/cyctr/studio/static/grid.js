@@ -39,11 +39,12 @@ export const focusedPhoto = () => list.at(focused);
 function make() {
   const canvas = h("canvas", { class: "thumb", "aria-hidden": "true" });
   const name = h("span", { class: "cell-name" });
+  const state = h("span", { class: "cell-state" });
   const facts = h("span", { class: "cell-facts" });
   const badge = h("span", { class: "badge" });
-  const root = h("div", { class: "cell", role: "option" }, h("div", { class: "cell-picture" }, canvas, badge), h("div", { class: "cell-text" }, name, facts));
+  const root = h("div", { class: "cell", role: "option" }, h("div", { class: "cell-picture" }, canvas, badge), h("div", { class: "cell-text" }, name, state, facts));
   inner.append(root);
-  return { root, canvas, name, facts, badge };
+  return { root, canvas, name, state, facts, badge };
 }
 
 function facts(photo) {
@@ -71,6 +72,7 @@ function fill(cell, index, { columns, cellWidth, height, pitch }) {
   root.dataset.photo = photo.id;
   root.dataset.state = photo.example ? "example" : photo.state;
   cell.name.textContent = photo.name;
+  cell.state.textContent = root.dataset.state;
   cell.facts.textContent = text;
   root.title = `${photo.name}\n${text}`;
   root.setAttribute("aria-label", `${photo.name}, ${photo.example ? "example" : photo.state}. ${text}`);
@@ -150,12 +152,12 @@ export function focusCell(index) {
 export const moveFocus = (places, rows = 0) => focusCell(focused + places + rows * layout().columns);
 
 export async function decideFocused(state) {
-  const photo = focusedPhoto();
+  const [photo, place] = [focusedPhoto(), focused];
   if (!photo) return;
-  if (await decide(photo, photo.state === state ? "open" : state)) {
-    if (photo.state === state) moveFocus(1);
-    emit("decided");
-  }
+  const wanted = photo.state === state ? "open" : state;
+  if (wanted !== "open") moveFocus(1); // at once: the next key is about the next photo
+  if (await decide(photo, wanted)) emit("decided");
+  else focusCell(place);
 }
 
 export async function editFocused() {

@@ -45,7 +45,7 @@ export function jobNews(news) {
   if (job.state === "finished") {
     byId("job-live").textContent = `All ${job.total} photos are segmented.`;
     const text = job.changed ? `${plural(job.changed, "mask differs", "masks differ")} from the run before.` : `${plural(job.done, "photo")} segmented.`;
-    note(text, { action: { text: job.changed ? "Look at them" : "Review", run: job.changed ? showChanges : review }, seconds: 20 });
+    note(text, { action: { text: job.changed ? "Look at them" : "Review", run: job.changed ? showChanges : review }, seconds: 10 });
   } else if (job.state === "failed") {
     note(job.problem ?? "The run failed.", { problem: true, action: { text: "Go on", run: () => start("all not accepted") } });
   }

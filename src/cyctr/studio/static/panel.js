@@ -144,6 +144,9 @@ export function startPanel() {
   on("project", drawPhoto);
   on("photo", drawPhoto);
   on("project examples-changed", drawExamples);
+  on("screen", (screen) => {
+    if (screen === "label") drawExamples(); // a picture drawn while it was hidden has no size
+  });
   byId("add-class").addEventListener("click", newClass);
   byId("first-class").addEventListener("submit", async (event) => {
     event.preventDefault();

@@ -46,6 +46,8 @@ class Click {
   name = "click";
   #session = null; // { doc, points, box, takes, under }: clicks that together make one mask
   #applied = null; // the session as it was when its last answer was put into the mask
+  #pending = null; // the answer that is on its way
+  #finishing = false; // the points are finished as soon as it is here
   #asking = new Newest();
   #hovering = new Newest();
   #candidate = null;
@@ -56,6 +58,10 @@ class Click {
       emit("class-needed");
       return;
     }
+    if (this.#finishing) {
+      this.#pending.then(() => this.down(p)); // a click on the next thing
+      return;
+    }
     this.#forgetCandidate();
     const away = p.button === 2 || p.alt;
     const session = this.#session ?? { doc: get("doc"), points: [], box: null, takes: away, under: null };
@@ -63,7 +69,7 @@ class Click {
     const points = near >= 0 ? session.points.filter((_, index) => index !== near) : [...session.points, [p.px, p.py, away === session.takes ? 1 : 0]];
     this.#move({ ...session, points });
     // Ctrl collects points; the question is asked once, when a click comes without it
-    if (!p.ctrl) this.#answer();
+    if (!p.ctrl) this.#pending = this.#answer();
   }
 
   /** A box drawn around a thing begins a new mask. */
@@ -75,7 +81,7 @@ class Click {
     const box = [area.x, area.y, area.x + area.width, area.y + area.height];
     this.#applied = null;
     this.#move({ doc: get("doc"), points: [], box, takes: false, under: null });
-    this.#answer();
+    this.#pending = this.#answer();
   }
 
   #move(session) {
@@ -158,12 +164,21 @@ class Click {
 
   key(name) {
     if (!this.#session?.points.length && !this.#session?.box) return false;
-    if (name !== "finish" && name !== "give-up") return false;
-    this.leave();
+    if (name === "give-up") this.leave();
+    else if (name === "finish") this.#finish();
+    else return false;
     return true;
   }
 
+  async #finish() {
+    this.#finishing = true;
+    await this.#pending;
+    if (this.#finishing) this.leave();
+  }
+
   leave() {
+    this.#finishing = false;
+    this.#pending = null;
     this.#asking.drop();
     this.#forgetCandidate();
     this.#applied = null;
