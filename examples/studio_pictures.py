@@ -111,7 +111,6 @@ def play(page: Page, output: Path) -> None:
     story.segment()
     story.theme("light")
     page.click("#go-review")
-    page.select_option("#review-sort", "confidence")
     page.wait_for_selector(".cell[data-photo]")
     for key in ("x", "x", "x"):
         page.keyboard.press(key)

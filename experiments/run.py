@@ -390,7 +390,7 @@ def _curves(records: list[dict[str, Any]]) -> dict[str, Any]:
     watched = [record for record in records if "validation" in record]
     return {
         "episodes_per_second": median(line["episodes_per_second"] for line in lines),
-        "loss": lines[-1]["main"],
+        "loss": lines[-1].get("main", lines[-1]["loss"]),  # of CyCTR that of the query
         "curve": [{"episodes": r["episodes"], "seconds": r["seconds"], "miou": r["validation"]["miou"]} for r in watched],
     }
 

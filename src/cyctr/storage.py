@@ -24,7 +24,7 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cyctr"
 
 
-def write_atomically(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes | memoryview) -> None:
     """Writes a file in one step: a reader never sees half of it. An older file is replaced, and a missing folder made.
 
     Raises:

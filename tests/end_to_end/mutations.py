@@ -11,6 +11,7 @@ import contextlib
 import faulthandler
 import io
 import json
+import math
 import os
 import random
 import resource
@@ -332,6 +333,7 @@ def main():
     with tempfile.TemporaryDirectory() as root:
         workshop, peak, number = Workshop(Path(root)), 0, 0
         session.Trainer.run = lambda *_, **__: "finished"  # a changed config may ask for a long training
+        sys.modules["cyctr.cli.options"]._TELL_SECONDS = math.inf  # a slow machine would add lines of progress
         while sum(tried.values()) < given.inputs and time.monotonic() - began < given.seconds and not asked:
             faulthandler.dump_traceback_later(2 * PATIENCE * HANG, exit=True)
             start, seed = time.monotonic(), f"{given.seed}/{number}"

@@ -179,7 +179,7 @@ def test_every_plan_names_settings_and_presets_that_exist(plan):
         assert named <= {name for name, _, _ in settings(type(config))}
 
 
-KINDS = ("exact", "light", "ship", "small", "table1", "table4")
+KINDS = ("exact", "light", "panet", "ship", "small", "table1", "table4")
 FOUND = {
     path: json.loads(path.read_text()) for kind in KINDS for path in sorted((FOLDER.parent / "results" / kind).glob("*.json"))
 }

@@ -7,6 +7,7 @@ from paging import Page, png
 from PIL import Image
 from segmenting import files, scene
 
+from cyctr.datasets.opening import open_dataset
 from cyctr.inference.supports.reading import find_supports
 from cyctr.studio.serving import opened
 
@@ -157,6 +158,16 @@ def test_examples_are_a_labelled_folder_that_the_command_line_reads(page, studio
     page.post(f"/api/photos/{two['id']}/example", json={"on": False})
     assert set(find_supports(studio.project.folder).classes) == {"cup"}
     assert page.mask(two, plate).any()
+
+
+def test_a_project_is_a_dataset_that_can_be_evaluated(page, studio):
+    cup, plate = page.add_class("cup"), page.add_class("plate")
+    for name, number in (("0.jpg", cup), ("1.jpg", cup), ("2.jpg", plate), ("3.jpg", plate)):
+        page.make_example(name, number)
+    page.post("/api/export", json={"format": "labelme"})
+    dataset = open_dataset(studio.project.folder)
+    assert dataset.classes == ("cup", "plate")
+    assert sorted(dataset.pools["test"].keys) == ["0", "1", "2", "3"]
 
 
 def test_a_photo_without_a_mask_is_no_example(page):

@@ -353,6 +353,24 @@ def test_a_class_whose_renaming_was_cut_short_is_renamed_at_the_next_start(folde
     assert "before" not in path.read_text()
 
 
+def test_a_server_that_is_interrupted_ends_well_and_leaves_no_token_behind(folder, network, monkeypatch):
+    launched, told = [], []
+
+    def look(address):
+        launched.append(address.removeprefix("file://"))
+        os.kill(os.getpid(), signal.SIGINT)
+        return True
+
+    monkeypatch.setattr(serving.webbrowser, "open", look)
+    monkeypatch.setattr(serving, "_PATIENCE", 0.3)
+    serving.serve(folder, None, lambda: network, say=told.append)
+    assert told[-1] == "stopped" and launched and not os.path.exists(launched[0])
+    assert not (folder / "cyctr-studio/.cyctr.lock").exists()
+    base = sqlite3.connect(folder / "cyctr-studio/state.sqlite")
+    assert base.execute("SELECT COUNT(*) FROM photos").fetchone() == (6,)
+    base.close()
+
+
 def test_the_command_says_in_a_line_what_is_wrong(run, tmp_path, folder):
     assert_one_line(run("studio", tmp_path / "nowhere", "--no-browser"), "no such folder")
     assert_one_line(run("studio", folder, "--no-browser", "--project", folder), "is the folder of the photos", "--project")

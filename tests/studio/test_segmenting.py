@@ -8,6 +8,7 @@ from segmenting import photo, scene
 
 from cyctr.errors import WeightsError
 from cyctr.inference.supports.encoded import read_support
+from cyctr.studio import examples
 from cyctr.studio import worker as working
 from cyctr.studio.serving import opened
 
@@ -70,6 +71,28 @@ def test_examples_are_encoded_only_when_they_change(page, network, studio, monke
     page.post("/api/previews", json={"photos": [page.named("1.jpg")["id"]], "class": cup})
     wait(lambda: len(told.of("preview")) == 3)
     assert [named["name"] for named in encoded if named["name"] == "cup"] == ["cup", "cup"]
+
+
+def test_negatives_are_part_of_what_the_network_is_shown_the_most_mistaken_first(page, network, studio, monkeypatch):
+    encoded, encode = [], network.encode_support
+    monkeypatch.setattr(network, "encode_support", lambda *given, **named: encoded.append(named) or encode(*given, **named))
+    monkeypatch.setattr(examples, "_MOST_NEGATIVES", 2)
+    cup, told = page.add_class(), Told(studio)
+    page.make_example("0.jpg", cup)
+    for name, sure in (("1.jpg", 0.1), ("2.jpg", 0.9), ("3.jpg", 0.5)):
+        one = page.named(name)
+        studio.masks.put(studio.project.store.photo(one["id"]), cup, np.ones((60, 80), bool), "found", sure)
+        page.post(f"/api/photos/{one['id']}/negative", json={"class": cup, "on": True})
+    page.start()
+    page.post("/api/previews", json={"photos": [page.named("turned.jpg")["id"]], "class": cup})
+    wait(lambda: told.of("preview"))
+    assert [path.name for path in encoded[-1]["negatives"]] == ["2.jpg", "3.jpg"]
+    answer = page.post(f"/api/photos/{page.named('turned.jpg')['id']}/explain", json={"class": cup, "x": 3, "y": 3})
+    assert answer.status_code == 200
+    page.post(f"/api/photos/{page.named('2.jpg')['id']}/negative", json={"class": cup, "on": False})
+    page.post("/api/previews", json={"photos": [page.named("turned.jpg")["id"]], "class": cup})
+    wait(lambda: len(told.of("preview")) == 2)
+    assert [path.name for path in encoded[-1]["negatives"]] == ["3.jpg", "1.jpg"]
 
 
 def test_a_job_does_every_photo_and_leaves_alone_what_a_person_decided(page):

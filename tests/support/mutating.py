@@ -93,6 +93,7 @@ def value(chance, document):
     places = list(_places(document))
     if not places:
         return chance.choice(_ODD)
+    most = 1000  # copies; of copies they would be so many that the document is never written
     for _ in range(chance.choice((1, 1, 1, 2, 4))):
         owner, key = chance.choice(places)
         if (isinstance(owner, list) and key >= len(owner)) or (isinstance(owner, dict) and key not in owner):
@@ -103,10 +104,12 @@ def value(chance, document):
             case 4:
                 del owner[key]
             case 5:
-                owner[key] = [owner[key]] * chance.choice((1, 2, 1000))
+                copies = min(most, chance.choice((1, 2, 1000)))
+                most = 2 if copies > 2 else most
+                owner[key] = [owner[key]] * copies
             case 6 if isinstance(owner, dict):
                 owner[chance.choice(("", "x", "\0", "../up", key + "2"))] = owner.pop(key)
-            case _:
+            case _ if most > 2:
                 other, name = chance.choice(places)
                 if (isinstance(other, dict) and name in other) or (isinstance(other, list) and name < len(other)):
                     owner[key] = json.loads(json.dumps(other[name]))

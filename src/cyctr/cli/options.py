@@ -86,7 +86,7 @@ def takes_data(positional: bool = False) -> Callable[[Callable[..., None]], Call
             chosen = {name: given.pop(name) for name in shared}
             command(dataset=partial(open_data, **chosen), **given)
 
-        return _signed(run, [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (first, *own, *rest)])
+        return signed(run, [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in (first, *own, *rest)])
 
     return decorate
 
@@ -150,7 +150,7 @@ def takes_fields(
 
         own = inspect.signature(command).parameters
         rest = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for name, one in own.items() if name != into]
-        return _signed(run, [*rest, *made])
+        return signed(run, [*rest, *made])
 
     return decorate
 
@@ -175,7 +175,7 @@ def takes_config(method: str) -> Callable[[Callable[..., None]], Callable[..., N
     return takes_fields(recipes.kind, "changes", panels=panel, usual=usual)
 
 
-def _signed(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
+def signed(command: Callable[..., None], parameters: Sequence[inspect.Parameter]) -> Callable[..., None]:
     """The command, which Typer takes to have these parameters."""
     command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}

@@ -1,5 +1,6 @@
 """`cyctr train`: a dataset and a recipe -> a network, and how it got there."""
 
+import inspect
 import math
 import shlex
 import signal
@@ -60,13 +61,7 @@ def _train(
             show_default="0 where the dataset has test classes, else all",
         ),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help=f"The recipe that --model.*, --optimizer.* ... change; of {USUAL}: {', '.join(recipes_of().presets)}.",
-            show_default=f"{recipes_of().usual}; {_OF_THE_RUN}",
-        ),
-    ] = None,
+    preset: str | None = None,  # its help depends on the method: see `command`
     method: Annotated[
         str | None,
         typer.Option(
@@ -179,7 +174,18 @@ def _train(
 
 def command(method: str = USUAL) -> Callable[..., None]:
     """`cyctr train` with the settings of a method as options."""
-    return options.takes_config(method)(options.takes_data()(_train))
+    recipes = recipes_of(method)
+    preset = typer.Option(
+        help=f"The recipe that --model.*, --optimizer.* ... change: {', '.join(recipes.presets)}.",
+        show_default=f"{recipes.usual}; {_OF_THE_RUN}",
+        metavar="TEXT",
+    )
+    made = options.takes_config(method)(options.takes_data()(_train))
+    parameters = [
+        one.replace(annotation=Annotated[str | None, preset]) if name == "preset" else one
+        for name, one in inspect.signature(made).parameters.items()
+    ]
+    return options.signed(made, parameters)
 
 
 train = command()

@@ -39,7 +39,7 @@ class ArrayWriter:
             if any(one is not None for one in probabilities):
                 unknown = np.broadcast_to(np.float16(np.nan), size)
                 _add(archive, "probabilities", np.float16, [unknown if one is None else one for one in probabilities], size)
-        return [save(self._folder, _name(key), content.getvalue())]
+        return [save(self._folder, _name(key), content.getbuffer())]  # a copy of it may be large
 
     def done(self, key: str) -> bool:
         return is_there(self._folder, _name(key))

@@ -130,7 +130,7 @@ def size_of(key: str, image: Path | None, found: Mapping[str, Found]) -> tuple[i
     return image_size(image)
 
 
-def save(folder: Path, name: str, content: bytes) -> str:
+def save(folder: Path, name: str, content: bytes | memoryview) -> str:
     """Writes a file, whole or not at all; its name."""
     try:
         write_atomically(folder / name, content)

@@ -17,6 +17,7 @@ from cyctr.studio.records import Mask, Photo
 from cyctr.studio.refusals import FullError, RefusedError
 from cyctr.words import one_line
 
+_MOST_NEGATIVES = 12
 _Key = tuple[tuple[str, int], ...]
 
 
@@ -70,11 +71,12 @@ class Examples:
             if not shots:
                 self._encoded.pop(class_id, None)
                 continue
-            key = (*((photo.id, mask.revision) for photo, mask in shots), (one.name, 0))
+            without = self._negatives(class_id, shots)
+            key = (*((photo.id, mask.revision) for photo, mask in shots), *((photo.id, 0) for photo in without), (one.name, 0))
             before = self._encoded.get(class_id)
             if before is None or before[0] != key:
                 try:
-                    before = (key, self._encode(segmenter, class_id, shots, complain))
+                    before = (key, self._encode(segmenter, class_id, shots, without, complain))
                 except CyctrError as error:
                     complain(one_line(error))
                     continue
@@ -87,10 +89,21 @@ class Examples:
         shots = self._project.store.examples(class_id)[:most]
         if not shots:
             raise RefusedError(f"class {self._project.class_of(class_id).name!r} has no example; paint one first")
-        return self._encode(segmenter, class_id, shots, complain)
+        return self._encode(segmenter, class_id, shots, self._negatives(class_id, shots), complain)
+
+    def _negatives(self, class_id: int, shots: list[tuple[Photo, Mask]]) -> list[Photo]:
+        """The photos without a class that teach most, as each costs as much as an example."""
+        shown = {photo.id for photo, _ in shots}
+        found = self._project.store.negative_photos(class_id)
+        return [photo for photo in found if photo.id not in shown][:_MOST_NEGATIVES]
 
     def _encode(
-        self, segmenter: Segmenter, class_id: int, shots: list[tuple[Photo, Mask]], complain: Callable[[str], None]
+        self,
+        segmenter: Segmenter,
+        class_id: int,
+        shots: list[tuple[Photo, Mask]],
+        without: list[Photo],
+        complain: Callable[[str], None],
     ) -> EncodedSupport:
         images, labels = [], []
         for photo, _ in shots:
@@ -102,7 +115,8 @@ class Examples:
         name = self._project.class_of(class_id).name
         with warnings.catch_warnings(record=True) as odd:
             warnings.simplefilter("always")
-            support = segmenter.encode_support(images, labels, name=name)
+            negatives = [path_of(self._project, photo) for photo in without if looked_at(self._project, photo).problem is None]
+            support = segmenter.encode_support(images, labels, name=name, negatives=negatives)
         for warning in odd:
             complain(one_line(warning.message))
         return support

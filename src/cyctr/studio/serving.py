@@ -136,22 +136,26 @@ def serve(
         )
         server = _Server(config, studio.events)
         studio.worker.start()
-        with _launched(address if browser else None, say):
-            server.run(sockets=[listener])
-        studio.worker.end()
+        try:
+            with _launched(address if browser else None, say):
+                server.run(sockets=[listener])
+        finally:
+            studio.worker.end()
+        say("stopped")
 
 
 class _Server(uvicorn.Server):
-    """Ends the events of open pages when it stops: it would wait for them."""
+    """Ends the events of open pages when it stops, for which it would wait, and does not pass the signal on."""
 
     def __init__(self, config: uvicorn.Config, events: Events) -> None:
         super().__init__(config)
         self._events = events
 
     def handle_exit(self, sig: int, frame: Any) -> None:
-        """Begins to stop."""
+        """Begins to stop; the second time without waiting for anybody."""
         self._events.end()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit
+        self.should_exit = True
 
 
 def _parts(project: Project, open_segmenter: Callable[[], Segmenter]) -> Studio:

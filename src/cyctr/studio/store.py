@@ -24,7 +24,8 @@ CREATE INDEX IF NOT EXISTS photos_by_state ON photos (gone, state);
 CREATE TABLE IF NOT EXISTS masks (
     photo TEXT, class INTEGER, origin TEXT NOT NULL, revision INTEGER NOT NULL, confidence REAL, area INTEGER NOT NULL,
     changed INTEGER NOT NULL, PRIMARY KEY (photo, class)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS negatives (photo TEXT, class INTEGER, PRIMARY KEY (photo, class)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS negatives (
+    photo TEXT, class INTEGER, sure REAL NOT NULL DEFAULT 0, PRIMARY KEY (photo, class)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS passed (path BLOB PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS changes (photo TEXT, class INTEGER, iou REAL NOT NULL, PRIMARY KEY (photo, class)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value TEXT) WITHOUT ROWID;
@@ -260,14 +261,19 @@ class Store:
         return {photo: self.negatives(photo) for photo in photos}
 
     def negative_photos(self, class_id: int) -> list[Photo]:
-        """The photos in which a class is not."""
-        sql = f"SELECT {_PHOTO} FROM photos JOIN negatives ON photo = id WHERE class = ? AND gone = 0 ORDER BY name, id"
+        """The photos in which a class is not; first those that the network took for it most."""
+        sql = (
+            f"SELECT {_PHOTO} FROM photos JOIN negatives ON photo = id WHERE class = ? AND gone = 0 "
+            "ORDER BY sure DESC, name, id"
+        )
         return [_photo(row) for row in self._all(sql, class_id)]
 
     def set_negative(self, photo: str, class_id: int, on: bool) -> None:
         """Notes that a class is not in a photo, or forgets it."""
         if on:
-            self._do("INSERT OR IGNORE INTO negatives VALUES (?, ?)", photo, class_id)
+            known = self.mask(photo, class_id)  # as it is now: later the network knows better
+            sure = known.confidence if known is not None and known.confidence is not None and known.area else 0.0
+            self._do("INSERT OR IGNORE INTO negatives VALUES (?, ?, ?)", photo, class_id, sure)
         else:
             self._do("DELETE FROM negatives WHERE photo = ? AND class = ?", photo, class_id)
 

@@ -1,6 +1,7 @@
 """Requests -> calls: values checked, work done beside the event loop, errors as one line of JSON."""
 
 import asyncio
+import inspect
 import math
 import sqlite3
 import threading
@@ -151,7 +152,7 @@ def route(
         try:
             body = b"" if method == "GET" else await body_of(request, most)
             call = Call(studio, request, body)
-            if asyncio.iscoroutinefunction(handle):
+            if inspect.iscoroutinefunction(handle):
                 found = await handle(call)
             else:
                 found = await run_in_threadpool(handle, call)

@@ -35,8 +35,13 @@ def dismiss(page):
         page.locator(".note button[aria-label=Dismiss]").first.click()
 
 
-def test_many_are_accepted_at_once_after_their_number_was_told(page):
+def test_a_range_chooses_photos_and_many_are_accepted_after_their_number_was_told(page):
     page.keyboard.press("Shift+2")
+    page.wait_for_selector("#review-total:text('10 photos')")
+    page.locator("#review-max").fill("0")
+    page.wait_for_selector("#review-total:not(:text('10 photos'))")
+    page.locator("#review-max").fill("100")
+    page.wait_for_selector("#review-total:text('10 photos')")
     page.fill("#accept-min", "0")
     page.wait_for_selector("#accept-many:text('Accept 10')")
     page.click("#accept-many")
@@ -46,17 +51,19 @@ def test_many_are_accepted_at_once_after_their_number_was_told(page):
     page.wait_for_selector("#count-accepted:text('10')")
     page.select_option("#review-state", "accepted")
     page.wait_for_selector("#review-total:text('10 photos')")
-
-
-def test_the_range_of_confidence_and_the_state_choose_photos(page):
-    page.keyboard.press("Shift+2")
-    page.wait_for_selector("#review-total:text('10 photos')")
-    page.locator("#review-max").fill("0")
-    page.wait_for_selector("#review-total:not(:text('10 photos'))")
-    page.locator("#review-max").fill("100")
-    page.wait_for_selector("#review-total:text('10 photos')")
-    page.select_option("#review-state", "rejected")
+    page.select_option("#review-state", "open")
     page.wait_for_selector("#review-empty:not([hidden])")
+
+
+def test_keys_that_follow_each_other_quickly_decide_one_photo_each(page):
+    page.wait_for_timeout(700)
+    page.wait_for_selector(".frame.stale", state="detached")
+    page.keyboard.press("Shift+2")
+    page.wait_for_selector("#cell-9[data-photo]")
+    for _ in range(4):
+        page.keyboard.press("x")
+    page.wait_for_selector("#count-rejected:text('4')")
+    assert all(page.get_attribute(f"#cell-{place}", "data-state") in ("rejected", "example") for place in range(4))
 
 
 def test_after_another_run_the_page_says_how_many_masks_differ_and_shows_them(page, desk):

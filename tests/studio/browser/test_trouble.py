@@ -130,6 +130,7 @@ def test_a_server_that_is_killed_between_strokes_loses_none(browser, folder, tmp
         other.goto(again)
         other.close()
         saved(page)
+        page.wait_for_selector("#trouble", state="hidden")
         wait(lambda: np.array_equal(desk.mask("0"), one | two))
     finally:
         desk.close()

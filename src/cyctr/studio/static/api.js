@@ -60,9 +60,8 @@ export const query = (values) => {
 export const imageUrl = (photo, side) => `/api/photos/${photo.id}/image?side=${side}&v=${photo.version ?? 0}`;
 
 /** Listens to the server's events; `handlers` has a function by event name, and `lost` and `back` for the connection. */
-export function listen(handlers) {
+export function listen(handlers, wasLost = false) {
   const source = new EventSource("/api/events");
-  let wasLost = false;
   source.addEventListener("open", () => {
     if (wasLost) handlers.back?.();
     wasLost = false;
@@ -71,7 +70,7 @@ export function listen(handlers) {
     if (!wasLost) handlers.lost?.();
     wasLost = true;
     // a browser gives up after an answer such as 401 or 500; a server that was restarted deserves another try
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => listen(handlers), 2000);
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => listen(handlers, true), 2000);
   });
   for (const name of ["preview", "job", "photo", "project", "sam", "problem"]) {
     source.addEventListener(name, (event) => handlers[name]?.(JSON.parse(event.data)));

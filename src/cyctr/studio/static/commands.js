@@ -18,12 +18,17 @@ export function resizeBrush(direction) {
   set({ brush: Math.max(1, Math.min(1000, present + direction * jump)) });
 }
 
+let deciding = null;
+
 /** Accepts or rejects the open photo and goes on; a photo that came from the review leads back there. */
 export async function decideOpen(state) {
   const photo = get("photo");
-  if (!photo) return;
+  if (!photo || photo === deciding) return; // a second key on the same photo, before the first is stored
   const wanted = photo.state === state ? "open" : state;
-  if (!(await decide(photo, wanted))) return;
+  deciding = photo;
+  const stored = await decide(photo, wanted);
+  deciding = null;
+  if (!stored) return;
   emit("decided");
   if (wanted === "open") return;
   if (get("cameFrom") === "review") {

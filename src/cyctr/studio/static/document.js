@@ -157,8 +157,12 @@ export class Edit {
   stamp(area, values) {
     this.touch(area);
     for (let row = 0; row < area.height; row++) {
-      for (let i = 0; i < area.width; i++) {
-        if (values[row * area.width + i]) this.run(area.y + row, area.x + i, area.x + i + 1);
+      const line = values.subarray(row * area.width, (row + 1) * area.width);
+      for (let from = line.indexOf(1); from >= 0; ) {
+        const end = line.indexOf(0, from);
+        const to = end < 0 ? area.width : end;
+        this.run(area.y + row, area.x + from, area.x + to);
+        from = line.indexOf(1, to);
       }
     }
   }

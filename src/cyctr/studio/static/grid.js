@@ -152,12 +152,12 @@ export function focusCell(index) {
 export const moveFocus = (places, rows = 0) => focusCell(focused + places + rows * layout().columns);
 
 export async function decideFocused(state) {
-  const photo = focusedPhoto();
+  const [photo, place] = [focusedPhoto(), focused];
   if (!photo) return;
-  if (await decide(photo, photo.state === state ? "open" : state)) {
-    if (photo.state === state) moveFocus(1);
-    emit("decided");
-  }
+  const wanted = photo.state === state ? "open" : state;
+  if (wanted !== "open") moveFocus(1); // at once: the next key is about the next photo
+  if (await decide(photo, wanted)) emit("decided");
+  else focusCell(place);
 }
 
 export async function editFocused() {

@@ -2,7 +2,7 @@
 
 import { getJson, post } from "./api.js";
 import { isDrawing, leaveTool, repaintMasks, showPhoto } from "./canvas.js";
-import { attempt, note } from "./dialogs.js";
+import { attempt, note, tell } from "./dialogs.js";
 import { Doc } from "./document.js";
 import { learn, PhotoList, photoOf } from "./photos.js";
 import { emit, get, on, set, write } from "./state.js";
@@ -117,9 +117,20 @@ const revisions = (photo) => Object.fromEntries(Object.entries(photo.masks).map(
 /** accepted, rejected or open; true when it was stored. */
 export async function decide(photo, state) {
   const base = state === "accepted" ? revisions(photo) : undefined;
-  const answer = await attempt(() => post(`/api/photos/${photo.id}/state`, { state, base }));
-  if (answer) learn(answer);
-  return answer !== null;
+  try {
+    learn(await post(`/api/photos/${photo.id}/state`, { state, base }));
+    return true;
+  } catch (error) {
+    if (error.status !== 409) {
+      tell(error);
+      return false;
+    }
+  }
+  // what was seen is not what would be accepted: a run has written another mask meanwhile
+  const fresh = await attempt(() => getJson(`/api/photos/${photo.id}`));
+  if (fresh) learn(fresh);
+  note(`${photo.name} was segmented again just now. Look at it, and decide once more.`);
+  return false;
 }
 
 /** Makes the photo an example, or stops it being one. */

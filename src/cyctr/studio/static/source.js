@@ -28,9 +28,9 @@ export class Source {
       if (this.tiled) {
         this.#keep("rough", await bitmapOf(imageUrl(this.photo, 1280)));
       } else {
-        const rough = bitmapOf(imageUrl(this.photo, 320)).then((bitmap) => this.#keep("rough", bitmap));
+        // the small picture is a courtesy; if it fails, so does the whole one, which says why
+        bitmapOf(imageUrl(this.photo, 320)).then((bitmap) => this.#keep("rough", bitmap)).catch(() => null);
         this.#keep("whole", await bitmapOf(imageUrl(this.photo, 4096)));
-        await rough.catch(() => null);
       }
     } catch (error) {
       if (!this.#closed) this.failed(error);
