@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-SECONDS = float(os.environ.get("CYCTR_MUTATION_SECONDS", "15"))
+SECONDS = float(os.environ.get("CYCTR_MUTATION_SECONDS", "30"))
 
 
 @pytest.mark.slow
