@@ -102,6 +102,18 @@ def test_ignored_cells_are_drawn_as_background_and_hidden():
     assert sample.is_foreground.equal(read == 1)
 
 
+def test_a_stand_in_on_a_void_cell_stays_hidden_and_void_cells_are_background_enough():
+    sampler = ReleasedSampler(SamplingConfig(draw_ignored=True, nearest_pixel=True))
+    labels = torch.full((1, 2, 6, 8), IGNORE, dtype=torch.uint8)
+    labels[0, 1, :, 4:] = 1  # the first shot is void; the second has foreground, and no background but void
+    sample = sampler(labels, labels, 96, SEED)
+    hidden, marked = (
+        torch.zeros(96, dtype=torch.bool).scatter_(0, sample.index[0], of) for of in (sample.hidden[0], sample.is_foreground[0])
+    )
+    assert sample.valid.all() and hidden.equal((labels == IGNORE).flatten())
+    assert int(marked[:48].sum()) == 4 and marked[48:].equal((labels[0, 1] == 1).flatten())
+
+
 def test_coordinates_count_the_cells_that_are_not_padding():
     coord = UnpaddedCoordinates(8)
     torch.nn.init.normal_(coord.level)

@@ -64,13 +64,17 @@ class ReleasedSampler:
     def __call__(self, cells: Tensor, labels: Tensor, count: int, seeds: Tensor) -> Sample:
         """The tokens of B episodes; arguments as in `TokenSampler`."""
         if self.config.nearest_pixel:
-            cells = with_stand_ins(nearest_pixels(labels, (cells.shape[-2], cells.shape[-1])))
-        kinds = cells.masked_fill(cells == IGNORE, 0) if self.config.draw_ignored else cells
-        sample = self.draw(kinds, count, seeds)
-        place = misread_places(kinds, sample) if self.config.release_labels else sample.index
-        read = cells.flatten(1).gather(1, place)  # (B, N)
-        hidden = (read == IGNORE) if self.config.draw_ignored else None
-        return Sample(sample.index, read == 1, sample.valid, hidden)
+            cells = nearest_pixels(labels, (cells.shape[-2], cells.shape[-1]))
+        void = cells == IGNORE
+        if self.config.draw_ignored:  # as background, and hidden later
+            cells = cells.masked_fill(void, 0)
+        if self.config.nearest_pixel:
+            cells = with_stand_ins(cells)
+        sample = self.draw(cells, count, seeds)
+        place = misread_places(cells, sample) if self.config.release_labels else sample.index
+        is_foreground = cells.flatten(1).gather(1, place) == 1  # (B, N)
+        hidden = void.flatten(1).gather(1, place) if self.config.draw_ignored else None
+        return Sample(sample.index, is_foreground, sample.valid, hidden)
 
     def draw(self, kinds: Tensor, count: int, seeds: Tensor) -> Sample:
         """Tokens of both classes of (B, K, h, w) cells."""
