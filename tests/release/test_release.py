@@ -109,7 +109,8 @@ def test_every_stage_is_the_release_s(letter, state):
         found = stages_of(model)
         query, shown = features
         encoded = model.encode_support(shown, given.support_labels)
-        prediction = model.predict(query, encoded, (given.query_images.shape[-2], given.query_images.shape[-1]), explain=True)
+        size = (given.query_images.shape[-2], given.query_images.shape[-1])
+        prediction = model.predict(query, encoded, size, given.query_padding, explain=True)
 
         for name, value in found.items():
             close(value, wanted[name], 1e-4)
