@@ -21,7 +21,7 @@ from cyctr.types import Episode
 CPU = torch.device("cpu")
 STEMS = tuple(VARIED)
 STILL = AugmentationConfig(size=16, scale=(1.0, 1.0), rotation=0.0, blur=0.0, flip=0.0)
-WILD = AugmentationConfig(size=24, scale=(0.6, 1.5), rotation=90.0, colour=0.3)
+WILD = AugmentationConfig(size=24, scale=(0.6, 1.5), rotation=90.0)
 SIX = {1: 12, 2: 18, 3: 24}  # batches in which turns of K + 1 make six groups
 
 
@@ -342,47 +342,6 @@ def test_so_many_images_are_blurred_as_the_config_says_and_the_others_not_at_all
     sharp = (images == image).flatten(1).all(1)
     assert torch.equal(soft, ~sharp)
     assert abs(soft.float().mean() - share) < 0.08
-
-
-def test_colours_change_by_up_to_the_share_and_masks_do_not(dataset):
-    found, seeds = taken(training(dataset))
-    plain, marks, _ = augment(found, STILL, seeds)
-    coloured, same, _ = augment(found, replace(STILL, colour=0.3), seeds)
-    assert torch.equal(marks, same)
-    assert all(not torch.equal(a, b) for a, b in zip(plain, coloured, strict=True))
-
-
-def test_a_grey_image_becomes_lighter_or_darker_by_any_share_up_to_the_config_s():
-    """It has neither contrast nor saturation to change."""
-    grey = torch.full((3, 16, 16), 100, dtype=torch.uint8)
-    made = same_picture(grey, torch.ones(16, 16, dtype=torch.uint8), torch.full((1, 2), 8.5), 500)
-    images, _, _ = augment(made, replace(STILL, colour=0.3), torch.arange(500))
-    assert (images == images[:, :1, :1, :1]).all()
-    values = images[:, 0, 0, 0].double()
-    assert values.min() in (70, 71) and values.max() in (129, 130)
-    assert abs(values.mean() - 100) < 3 and abs(values.std() - 60 / 12**0.5) < 1.5  # as likely one as the other
-
-
-@pytest.mark.parametrize("column", [0, 1, 2], ids=["brightness", "contrast", "saturation"])
-def test_brightness_contrast_and_saturation_are_drawn_independently(column):
-    """An image of two colours tells all three apart."""
-    image = torch.zeros(3, 16, 16, dtype=torch.uint8)
-    image[:, :8] = torch.tensor([120, 80, 100], dtype=torch.uint8).view(3, 1, 1)
-    image[:, 8:] = torch.tensor([60, 100, 80], dtype=torch.uint8).view(3, 1, 1)
-    made = same_picture(image, torch.ones(16, 16, dtype=torch.uint8), torch.full((1, 2), 8.5), 400)
-    images, _, _ = augment(made, replace(STILL, colour=0.4), torch.arange(400))
-
-    def measures(pixels):
-        """Mean grey, difference of greys over it, and of colours over that."""
-        upper, lower = pixels[..., :, 0, 0].double(), pixels[..., :, 15, 0].double()
-        weights = torch.tensor([0.299, 0.587, 0.114], dtype=torch.float64)
-        high, low = upper @ weights, lower @ weights
-        return torch.stack([(high + low) / 2, (high - low) / (high + low), (upper[..., 0] - upper[..., 1]) / (high - low)], -1)
-
-    found = (measures(images) / measures(image) - 1).T.numpy()
-    correlations = np.corrcoef(found)[column]
-    assert np.abs(np.delete(correlations, column)).max() < 0.2
-    assert found[column].min() < -0.3 and found[column].max() > 0.3
 
 
 def test_what_lies_beyond_an_image_on_its_canvas_is_never_seen(dataset):

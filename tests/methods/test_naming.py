@@ -63,7 +63,7 @@ def test_a_class_of_ones_own_is_found_by_module_and_class():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("cyclops", "method is 'cyclops'; expected one of cyctr, or package.module:Class of your own"),
+        ("cyclops", f"method is 'cyclops'; expected one of {', '.join(METHODS)}, or package.module:Class of your own"),
         ("", "expected one of cyctr"),
         ("nowhere.at.all:Method", "nowhere.at.all cannot be imported .*; install it, or check the name"),
         ("nearest:Farthest", "nearest has no class Farthest; check the name"),

@@ -12,7 +12,7 @@ from cyctr.backbones.weights import CATALOGUE, cache, load_backbone
 from cyctr.checkpoint import load_model
 from cyctr.config import BackboneConfig
 from cyctr.errors import WeightsError
-from cyctr.methods.cyctr.config import EncoderConfig, ModelConfig
+from cyctr.methods.cyctr.config import Config, EncoderConfig, ModelConfig
 
 FAMILIES = ("test_resnet", "test_efficientnet", "mobilenetv2_035", "regnetx_002", "test_convnext", "resnext26ts")
 
@@ -169,7 +169,7 @@ def test_a_tag_that_cannot_be_fetched_is_one_line_with_a_remedy(monkeypatch):
 
 def test_a_whole_network_carries_the_loaded_backbone_and_its_own_config(entry, state):
     config = ModelConfig(dim=32, backbone=BackboneConfig(ARCHITECTURE, entry.name), encoder=EncoderConfig(heads=4, points=3))
-    model = load_model(config).eval()
+    model = load_model(Config(model=config)).eval()
     assert model.config == config
     assert_holds(model.backbone, state)
     with torch.inference_mode():

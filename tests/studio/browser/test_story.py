@@ -46,8 +46,10 @@ def test_a_correction_becomes_an_example_and_accepted_masks_stay_as_they_are(des
     accepted = page.locator(".cell[data-state=accepted] .cell-name").text_content()
     kept = (desk.project / "found" / "cup" / f"{Path(accepted).stem}.png").read_bytes()
     # another is corrected with the same tools, and becomes an example
-    page.locator(".cell[data-state=open]").first.click()
-    chosen = page.text_content("#loupe-name")
+    other = page.locator(".cell[data-state=open]").first
+    chosen = other.locator(".cell-name").text_content()
+    other.click()
+    wait(lambda: page.text_content("#loupe-name") == chosen)
     page.keyboard.press("e")
     shows(page, chosen)
     wait(lambda: page.locator("#stage[data-sharp=true]").count() == 1)
