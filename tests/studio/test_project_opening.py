@@ -1,3 +1,4 @@
+import asyncio
 import errno
 import json
 import os
@@ -356,6 +357,16 @@ def test_a_class_whose_renaming_was_cut_short_is_renamed_at_the_next_start(folde
     assert "before" not in path.read_text()
 
 
+@pytest.fixture
+def loop_of_its_own():
+    """Lets a test run an event loop where the browser of other tests has one in the same thread."""
+    running = asyncio._get_running_loop()
+    asyncio._set_running_loop(None)
+    yield
+    asyncio._set_running_loop(running)
+
+
+@pytest.mark.usefixtures("loop_of_its_own")
 def test_a_server_that_is_interrupted_ends_well_and_leaves_no_token_behind(folder, network, monkeypatch):
     launched, told = [], []
 

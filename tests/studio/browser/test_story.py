@@ -29,6 +29,22 @@ def segment_all(page):
     page.click("dialog button.primary")
     page.wait_for_selector(".note:has-text('segmented'), .note:has-text('differ')")
     page.locator(".note button[aria-label=Dismiss]").first.click()
+    settled(page)
+
+
+def settled(page):
+    """Waits for previews, which may begin after a step and make newer masks."""
+    page.wait_for_timeout(700)
+    page.wait_for_selector(".frame.stale", state="detached")
+
+
+def choose(page):
+    """Chooses the first photo of the review that nobody looked at, and gives its name."""
+    other = page.locator(".cell[data-state=open]").first
+    name = other.locator(".cell-name").text_content()
+    other.click()
+    wait(lambda: page.text_content("#loupe-name") == name)
+    return name
 
 
 def test_a_correction_becomes_an_example_and_accepted_masks_stay_as_they_are(desk):
@@ -40,16 +56,13 @@ def test_a_correction_becomes_an_example_and_accepted_masks_stay_as_they_are(des
     wait(lambda: all(desk.mask(str(number)) is not None for number in range(COUNT)))
     # the review begins with the least certain photo; its mask is accepted
     page.keyboard.press("Shift+2")
-    page.locator(".cell[data-state=open]").first.click()
+    accepted = choose(page)
     page.keyboard.press("Enter")
-    page.wait_for_selector(".cell[data-state=accepted]")
-    accepted = page.locator(".cell[data-state=accepted] .cell-name").text_content()
+    page.wait_for_selector("#count-accepted:text('1')")
     kept = (desk.project / "found" / "cup" / f"{Path(accepted).stem}.png").read_bytes()
     # another is corrected with the same tools, and becomes an example
-    other = page.locator(".cell[data-state=open]").first
-    chosen = other.locator(".cell-name").text_content()
-    other.click()
-    wait(lambda: page.text_content("#loupe-name") == chosen)
+    page.wait_for_selector(".cell[data-state=accepted]")
+    chosen = choose(page)
     page.keyboard.press("e")
     shows(page, chosen)
     wait(lambda: page.locator("#stage[data-sharp=true]").count() == 1)
@@ -85,8 +98,7 @@ def test_everything_can_be_done_with_the_keyboard_and_coco_reads_the_export(desk
     page.wait_for_selector("dialog[open]")
     keys.press("Enter")
     page.wait_for_selector(".note:has-text('segmented'), .note:has-text('differ')")
-    page.wait_for_timeout(700)  # a preview may begin, which makes newer masks
-    page.wait_for_selector(".frame.stale", state="detached")
+    settled(page)
     keys.press("Shift+2")
     page.wait_for_selector(".cell[data-state=open]")
     keys.press("Enter")
