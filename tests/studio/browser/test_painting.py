@@ -179,7 +179,7 @@ def test_painting_one_class_takes_pixels_from_another_only_when_asked(desk):
     page.keyboard.press("Shift+n")
     page.fill("dialog input", "saucer")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".class-row >> nth=1")
+    page.wait_for_selector(".class-row >> nth=1 >> [aria-pressed=true]")  # the new class is the one being painted
     sight = Sight(page)
     page.keyboard.press("1")
     stroke(page, [sight.screen(100, 100), sight.screen(200, 100)])
