@@ -120,6 +120,20 @@ def test_an_original_resnet_computes_at_every_fourth_cell_what_it_computes_undil
     assert (without[4][..., ::4, ::4] - expected[4]).abs().max() > 0.01 * expected[4].abs().max()  # so it is needed
 
 
+def test_a_deep_stem_is_three_small_convolutions_in_place_of_one():
+    usual, deep = (Backbone(BackboneConfig("resnet50", deep_stem=deep)).body for deep in (False, True))
+    sizes = [layer.kernel_size for layer in deep.conv1 if isinstance(layer, torch.nn.Conv2d)]
+    assert usual.conv1.kernel_size == (7, 7) and sizes == [(3, 3)] * 3
+    assert {name for name, _ in usual.layer4.named_parameters()} == {name for name, _ in deep.layer4.named_parameters()}
+
+
+@pytest.mark.parametrize("name", ["tiny", "vgg16_bn", "efficientnet_lite0"])
+def test_a_network_without_a_deep_stem_is_refused_by_its_own_name(name):
+    message = f"backbone.deep_stem is true and backbone.name is '{name}', which has no such form; set deep_stem to false"
+    with pytest.raises(ConfigError, match=message):
+        Backbone(BackboneConfig(name, deep_stem=True))
+
+
 @pytest.mark.parametrize("name", ["resnet50", "resnet50s"])
 def test_a_later_resnet_computes_at_every_fourth_cell_what_it_computes_undilated(name):
     exact, other = Backbone(BackboneConfig(name)), Backbone(BackboneConfig(name, dilate_first=True))

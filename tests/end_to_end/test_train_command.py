@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from cyctr import cli
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
-from cyctr.config import choices, from_dict, settings, value_at
+from cyctr.config import BackboneConfig, choices, from_dict, settings, value_at
 from cyctr.datasets import synthetic_pool
 from cyctr.datasets.dataset import Dataset
 from cyctr.errors import TrainingError
@@ -170,6 +170,7 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "model.backbone.name": ("resnet18", "resnet18"),
     "model.backbone.weights": ("mobilenetv2", "mobilenetv2"),
     "model.backbone.taps": ("1, 2, 3", (1, 2, 3)),
+    "model.backbone.deep_stem": ("true", True),
     "model.backbone.stride_in_1x1": ("true", True),
     "model.backbone.dilate_first": ("false", False),
     "model.backbone.mean": ("0.1,0.2,0.3", (0.1, 0.2, 0.3)),
@@ -220,7 +221,7 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "optimizer.transformer_rate": ("1e-6", 1e-6),
     "optimizer.transformer_decay": ("0.25", 0.25),
     "optimizer.transformer_falls": ("false", False),
-    "optimizer.decay_biases": ("True", True),
+    "optimizer.decay_biases": ("False", False),
     "optimizer.decay_norms": ("True", True),
     "optimizer.warm_up": ("0.5", 0.5),
     "optimizer.clip": ("0.5", 0.5),
@@ -301,7 +302,7 @@ def test_options_may_be_spelled_with_underscores(asked):
 @pytest.mark.parametrize("preset", PRESETS)
 def test_the_recipe_is_the_preset_that_is_asked_for_on_weights_that_everyone_can_get(preset, asked):
     named = PRESETS[preset].model.backbone
-    backbone = named if named.weights else replace(named, name="resnet50", weights="resnet50-keras")
+    backbone = named if named.weights else BackboneConfig("resnet50", "resnet50-keras")
     expected = replace(PRESETS[preset], model=replace(PRESETS[preset].model, backbone=backbone))
     assert asked("--preset", preset).config == expected
     assert asked("--preset", preset, "--weights", "mobilenetv2").config.model.backbone.weights == "mobilenetv2"

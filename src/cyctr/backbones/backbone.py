@@ -51,15 +51,15 @@ class Backbone(nn.Module):
         self.config = config
         self.body, mean, std = _create_body(config)
         if config.stride_in_1x1:
-            _move_strides(self.body, config.name)
+            _move_strides(self.body, config.architecture)
         if config.dilates_first:
-            _dilate_first_blocks(self.body, config.name)
+            _dilate_first_blocks(self.body, config.architecture)
         self.requires_grad_(False).eval()
-        levels = _probe(self.body, config.name)
+        levels = _probe(self.body, config.architecture)
         self.taps = _taps(config, len(levels))
         self.channels = tuple(levels[tap].shape[1] for tap in self.taps)
         self._factors = _factors(config, self.taps, len(levels))
-        self._placed = [_place(config.name, levels[tap].shape[-1]) for tap in self.taps]
+        self._placed = [_place(config.architecture, levels[tap].shape[-1]) for tap in self.taps]
         # the cells are those of the tap at stride 8; without one, of the finest that is coarser
         order = range(len(self.taps))
         self._reference = min(order, key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
@@ -112,7 +112,7 @@ class Backbone(nn.Module):
         """
         if self.accelerated:
             raise WeightsError(
-                f"{self.config.name} is accelerated and takes no weights any more; load them before accelerate()"
+                f"{self.config.architecture} is accelerated and takes no weights any more; load them before accelerate()"
             )
         own = self.body.state_dict()
         joined = {name: name.replace("_", ".", 1) for name in own}  # timm joins stem.0 to stem_0
@@ -128,7 +128,7 @@ class Backbone(nn.Module):
                 others = f" and {len(names) - 1} more" if len(names) > 1 else ""
                 raise WeightsError(
                     f"the weights {problem} {names[0]!r}{others}; they were made for another network than "
-                    f"{self.config.name}: give the right file, or set backbone.name to its architecture"
+                    f"{self.config.architecture}: give the right file, or set backbone.name to its architecture"
                 )
         self.body.load_state_dict({here: state[there].float() for here, there in needed.items()}, strict=False)
         for layer in self.body.modules():
@@ -167,15 +167,19 @@ class Backbone(nn.Module):
 
 def _create_body(config: BackboneConfig) -> tuple[nn.Module, Any, Any]:
     """A network that maps normalised images to a list of feature maps, with the mean and std it was trained for."""
-    if config.name == "tiny":
+    if config.architecture == "tiny":
         return TinyBody(), _IMAGENET_MEAN, _IMAGENET_STD
     timm = compat.timm()
-    if not timm.is_model(config.name):
-        near = difflib.get_close_matches(config.name, timm.list_models(), n=3)
+    if config.deep_stem and not timm.is_model(config.architecture):
+        raise ConfigError(
+            f"backbone.deep_stem is true and backbone.name is {config.name!r}, which has no such form; set deep_stem to false"
+        )
+    if not timm.is_model(config.architecture):
+        near = difflib.get_close_matches(config.architecture, timm.list_models(), n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists them"
-        raise ConfigError(f"backbone.name is {config.name!r}; expected 'tiny' or the name of a timm network: {hint}")
+        raise ConfigError(f"backbone.name is {config.architecture!r}; expected 'tiny' or the name of a timm network: {hint}")
     try:
-        body = timm.create_model(config.name, features_only=True, output_stride=STRIDE)
+        body = timm.create_model(config.architecture, features_only=True, output_stride=STRIDE)
     except (
         TypeError,
         AssertionError,
@@ -184,10 +188,10 @@ def _create_body(config: BackboneConfig) -> tuple[nn.Module, Any, Any]:
         ValueError,
     ):  # how timm says that it cannot dilate this one
         try:
-            body = timm.create_model(config.name, features_only=True)
+            body = timm.create_model(config.architecture, features_only=True)
         except (TypeError, AssertionError, RuntimeError, AttributeError, ValueError) as error:
             raise ConfigError(
-                f"backbone.name is {config.name!r}, which gives no feature maps ({error}); choose another"
+                f"backbone.name is {config.architecture!r}, which gives no feature maps ({error}); choose another"
             ) from error
         if all(isinstance(layer, _PLAIN_LAYERS) for layer in body.children()):
             _dilate(body)
@@ -268,10 +272,10 @@ def _probe(body: nn.Module, name: str) -> list[Tensor]:
 
 def _taps(config: BackboneConfig, levels: int) -> tuple[int, ...]:
     """The levels to give: those of the config, or the three deepest usual ones."""
-    usual = 5 if config.name.startswith("vgg") else levels  # convolution blocks 1 to 5; the sixth level is a bare pool
+    usual = 5 if config.architecture.startswith("vgg") else levels  # convolution blocks 1 to 5; the sixth level is a bare pool
     taps = tuple(tap if tap >= 0 else usual + tap for tap in config.taps or (-3, -2, -1))
     if not 0 <= taps[0] <= taps[-1] < levels:
-        raise ConfigError(f"backbone.taps is {config.taps}; {config.name} has levels 0 to {levels - 1}")
+        raise ConfigError(f"backbone.taps is {config.taps}; {config.architecture} has levels 0 to {levels - 1}")
     return taps
 
 

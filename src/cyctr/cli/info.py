@@ -31,7 +31,9 @@ def info(
     recipes = recipes_of(method)
     preset = preset or next(iter(recipes.presets))
     chosen = recipes.preset(preset)
-    chosen = replace(chosen, model=replace(chosen.model, backbone=replace(chosen.model.backbone, name=backbone)))
+    own = chosen.model.backbone
+    own = replace(own, name=backbone, deep_stem=own.deep_stem and backbone == own.name)
+    chosen = replace(chosen, model=replace(chosen.model, backbone=own))
     console = Console()
     settings = Table(box=None, pad_edge=False, header_style="bold", title=f"Settings of {preset!r}", title_justify="left")
     for heading in ("setting", "value", "meaning"):
@@ -40,7 +42,7 @@ def info(
         settings.add_row(name, str(config.value_at(chosen, name)), help_text)
     console.print(settings)
 
-    model = find_method(method).build(chosen, Backbone(chosen.model.backbone))
+    model = find_method(method).build(chosen, Backbone(own))
     sizes = Table(box=None, pad_edge=False, header_style="bold", title="\nParameters", title_justify="left")
     sizes.add_column("part")
     sizes.add_column("count", justify="right")

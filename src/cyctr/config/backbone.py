@@ -16,6 +16,7 @@ class BackboneConfig:
     taps: tuple[int, ...] | None = setting(
         None, "timm feature levels, the finest first; -1 is the deepest usual one; default: those of stride 8, 16 and 32"
     )
+    deep_stem: bool = setting(False, "release: a ResNet begins with three 3x3 convolutions instead of a 7x7 (timm's resnet50s)")
     stride_in_1x1: bool = setting(False, "original (Caffe) ResNets: a stage's stride sits in its first 1x1 convolution")
     dilate_first: bool | None = setting(
         None,
@@ -31,6 +32,11 @@ class BackboneConfig:
     tuned: bool = setting(False, "ours: the singular values of its convolutions learn, all else of it stays frozen")
     trained: int = setting(0, "so many of its last feature levels learn, but for their BatchNorms; 9 is all of any network")
     last_relu: bool = setting(True, "false: the deepest level is given as it is before its final ReLU, where it ends with one")
+
+    @property
+    def architecture(self) -> str:
+        """The name that timm has for the network."""
+        return f"{self.name}s" if self.deep_stem else self.name
 
     @property
     def learns(self) -> bool:

@@ -36,17 +36,17 @@ def load_backbone(config: BackboneConfig) -> Backbone:
         )
     if config.weights in CATALOGUE:
         entry = find(config.weights)
-        if config.name != entry.architecture:
+        if config.architecture != entry.architecture:
             raise WeightsError(
-                f"backbone.weights is {entry.name!r}, made for {entry.architecture}, but backbone.name is {config.name!r}; "
-                f"set backbone.name to {entry.architecture!r}"
+                f"backbone.weights is {entry.name!r}, made for {entry.architecture}, but backbone.name is {config.architecture!r}; "
+                f"set backbone.name to {entry.architecture!r}" + ", and backbone.deep_stem to false" * config.deep_stem
             )
         own = {name: value for name in ("mean", "std", "scale", "offset") if (value := getattr(config, name)) is not None}
         return Backbone(replace(config, **{**entry.settings, **own})).load(cache.load(entry))
     if config.weights.startswith(_TIMM):
         state, mean, std = _from_timm(config.weights.removeprefix(_TIMM))
         return Backbone(replace(config, mean=config.mean or mean, std=config.std or std)).load(state)
-    return Backbone(config).load(_from_file(config.weights, config.name))
+    return Backbone(config).load(_from_file(config.weights, config.architecture))
 
 
 def _from_file(file: str, architecture: str) -> dict[str, Tensor]:

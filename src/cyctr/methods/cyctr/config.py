@@ -238,7 +238,7 @@ RELEASED = Config(
         own_prototype=True,
         plain_averages=True,
         deep_auxiliary=True,
-        backbone=BackboneConfig("resnet50s"),
+        backbone=BackboneConfig("resnet50", deep_stem=True),
         sampling=SamplingConfig(
             training_scale=(0.6, 4.0),
             training_scale_many=(0.6, 1.4),
@@ -265,7 +265,6 @@ RELEASED = Config(
 BEST = Config(
     model=replace(
         PAPER.model,
-        reduction_dropout=0.5,
         familiar=64,
         backbone=BackboneConfig("resnet50", "resnet50-keras", offset=6, tuned=True),
         prior=PriorConfig(votes=("mid", "high")),
@@ -278,7 +277,6 @@ BEST = Config(
         decay="cosine",
         transformer_rate=2e-4,
         transformer_falls=True,
-        decay_biases=False,
         warm_up=0.02,
         clip=1.0,
         average=0.998,
