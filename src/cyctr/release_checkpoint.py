@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.weights import INSIDE
-from cyctr.backbones.weights.files import read_torch
+from cyctr.backbones.weights.files import read_torch, unwrapped
 from cyctr.checkpoint import save_checkpoint
 from cyctr.errors import CheckpointError, WeightsError
 from cyctr.methods.cyctr.config import RELEASED, Config
@@ -78,7 +78,7 @@ def from_release(state: Mapping[str, Tensor], name: str, mend_labels: bool = Fal
     model = CyCTR.build(config, Backbone(config.model.backbone))
     own = {key: value for key, value in model.state_dict().items() if not key.endswith(_COUNTER)}
     names = {name_in_release(ours): ours for ours in own}
-    given = {key.removeprefix("module."): value for key, value in state.items() if not key.endswith(_COUNTER)}
+    given = {key: value for key, value in unwrapped(state, name).items() if not key.endswith(_COUNTER)}
     missing = [key for key in (*names, *UNUSED) if key not in given]
     strange = [key for key in given if key not in names and key not in UNUSED]
     for problem, keys in (("lacks", missing), ("also holds", strange)):

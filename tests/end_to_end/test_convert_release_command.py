@@ -101,6 +101,7 @@ BAD = {
     "other shape": (spoil("module.qry_merge_feat.0.weight"), "'qry_merge_feat.0.weight' is (256, 512, 1, 1)"),
     "not finite": (lambda state: state.update({"module.cls.3.bias": torch.tensor([0.0, math.nan])}), "'cls.3.bias'"),
     "complex": (lambda state: state.update({"module.cls.3.bias": torch.zeros(2) * 1j}), "'cls.3.bias' (torch.complex64) holds"),
+    "two of a name": (lambda state: state.update({"cls.3.bias": torch.zeros(2)}), "holds 'cls.3.bias' twice"),
     "another network": (lambda state: (state.clear(), state.update({"fc.weight": torch.zeros(3, 3)})), "lacks"),
 }
 

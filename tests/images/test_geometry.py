@@ -286,6 +286,20 @@ def test_an_object_of_one_pixel_keeps_one_pixel_where_it_is(place, config):
     assert row == int((place[0] + 0.5) * height / 2000) and column == int((place[1] + 0.5) * width / 1500)
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_of_what_is_too_small_the_pixel_in_the_middle_is_kept(seed):
+    places = torch.Generator().manual_seed(seed)
+    label = torch.zeros(2000, 1500, dtype=torch.uint8)
+    label[2::7, 3::11] = (torch.rand(286, 137, generator=places) < 0.0002).byte()  # a few pixels apart from each other
+    label[1001, 703] = 1
+    marked = (label == 1).nonzero()
+    row, column = marked[len(marked) // 2].tolist()
+    config = InputConfig(73)
+    height, width = content_size((2000, 1500), config)
+    kept = (fit_label(label, config) == 1).nonzero().tolist()
+    assert [int((row + 0.5) * height / 2000), int((column + 0.5) * width / 1500)] in kept
+
+
 def test_a_label_without_object_gets_none_and_is_left_as_it_was():
     label = torch.zeros(900, 700, dtype=torch.uint8)
     label[5, 5] = 255

@@ -657,6 +657,18 @@ def test_a_small_file_of_a_hundred_and_sixty_nine_megapixels_is_read_in_less_tha
     assert int(found.stdout) * 1024 < 2**31
 
 
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="the system does not say what a process has held")
+def test_a_webp_takes_three_pictures_of_four_bytes_a_pixel_and_no_more(tmp_path):
+    path, small = tmp_path / "large.webp", tmp_path / "small.webp"
+    plain("RGBA", 7).resize((4000, 4000)).save(path, method=0, quality=1)
+    plain("RGBA", 7).save(small)
+    peaks = [
+        int(subprocess.run([sys.executable, "-c", PEAK, one], capture_output=True, text=True, check=True).stdout)
+        for one in (path, small)
+    ]
+    assert 1024 * (peaks[0] - peaks[1]) < 14 * 4000 * 4000
+
+
 @pytest.mark.parametrize("name", ["RGB", "RGBA", "LA", "L", "P", "1", "I;16", "CMYK"])
 def test_a_picture_is_the_same_whether_it_is_converted_whole_or_in_strips(name, tmp_path, monkeypatch):
     path = tmp_path / ("picture.tif" if name == "CMYK" else "picture.png")

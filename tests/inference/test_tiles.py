@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from making import most_memory
 
 from cyctr.inference.tiles import Canvas, Window, around, closer, windows
 
@@ -72,6 +73,12 @@ def test_no_window_holds_more_of_what_is_marked_than_the_one_around_it(seed):
         for left in range(label.shape[1] - width + 1)
     ]
     assert (label[around(label, side).slices] == 1).sum() == max(held)
+
+
+def test_finding_the_window_around_an_object_takes_little_memory_beside_the_label():
+    label = np.zeros((3000, 2000), np.uint8)
+    label[700:900, 300:500] = 1
+    assert most_memory(lambda: around(label, 600)) < 1.5 * label.size
 
 
 def test_of_two_equal_objects_a_window_shows_one_and_not_what_lies_between():

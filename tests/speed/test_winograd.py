@@ -30,6 +30,16 @@ def test_under_autocast_the_convolution_itself_runs():
         assert torch.equal(WinogradConv2d(convolution)(images), convolution(images))
 
 
+def test_memory_is_taken_only_where_the_kernel_is_used():
+    fast = WinogradConv2d(nn.Conv2d(128, 8, 3, padding=1).requires_grad_(False))
+    assert sum(one.numel() for one in fast.buffers()) < fast.convolution.weight.numel()
+    images = torch.randn(1, 128, 9, 9, requires_grad=True)
+    with torch.inference_mode():
+        fast(images)
+    fast(images).sum().backward()  # what was made while nothing could be learned serves here too
+    assert images.grad.abs().max() > 0
+
+
 @pytest.mark.parametrize(
     "other",
     [

@@ -25,6 +25,11 @@ def planes(pixels: NDArray[np.uint8]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(pixels.transpose(2, 0, 1)))
 
 
+def seen_planes(pixels: NDArray[np.uint8]) -> Tensor:
+    """(H, W, 3) -> (3, H, W); of a large image without a copy, which would take as much memory again."""
+    return torch.from_numpy(pixels).permute(2, 0, 1) if pixels[..., 0].size > _LARGE else planes(pixels)
+
+
 def content_size(size: Size, config: InputConfig) -> Size:
     """(height, width) that an image of this size takes up within the input."""
     if config.fit == "squash":
@@ -60,10 +65,13 @@ def fit_label(label: Tensor, config: InputConfig) -> Tensor:
     size = (label.shape[-2], label.shape[-1])
     height, width = content_size(size, config)
     resized = F.interpolate(label[None, None], (height, width), mode="nearest-exact")[0, 0]
-    marked = (label == 1).nonzero()
-    if len(marked) and not (resized == 1).any():
-        row, column = marked[len(marked) // 2].tolist()
-        resized[int((row + 0.5) * height / size[0]), int((column + 0.5) * width / size[1])] = 1
+    if not (resized == 1).any():
+        ends = (label == 1).sum(1).cumsum(0)  # (H,) by rows: the places of all pixels would take 16 bytes for each
+        middle = int(ends[-1]) // 2
+        if ends[-1]:
+            row = int((ends <= middle).sum())
+            column = int((label[row] == 1).nonzero()[middle - int(ends[row - 1] if row else 0)])
+            resized[int((row + 0.5) * height / size[0]), int((column + 0.5) * width / size[1])] = 1
     return F.pad(resized, (0, config.size - width, 0, config.size - height), value=IGNORE)
 
 

@@ -99,10 +99,16 @@ class _Tiff(TiffImageFile):
         super().load_prepare()
 
 
+class _WebP(WebPImageFile):
+    def load_prepare(self) -> None:
+        self._decoder = None  # has given its bytes, and would hold two more such pictures while Pillow makes its own
+        super().load_prepare()
+
+
 _SIGNATURES: dict[bytes, type[ImageFile]] = {
     b"\xff\xd8\xff": _Jpeg,
     b"\x89PNG\r\n\x1a\n": PngImageFile,
-    b"RIFF": WebPImageFile,
+    b"RIFF": _WebP,
     b"BM": BmpImageFile,
     b"II*\0": _Tiff,
     b"MM\0*": _Tiff,

@@ -15,7 +15,7 @@ from cyctr.backbones.recognition import load_recogniser
 from cyctr.config import InputConfig, changed
 from cyctr.devices import choose_device, half_pays
 from cyctr.errors import ConfigError
-from cyctr.images.geometry import fit_image, fit_label, planes
+from cyctr.images.geometry import fit_image, fit_label, seen_planes
 from cyctr.inference.confidence import CALIBRATIONS, OF_KINSHIP, UNKNOWN, calibration_name, resemblance
 from cyctr.inference.feature_cache import FeatureCache
 from cyctr.inference.kinship import kind_of_support, kinship
@@ -67,7 +67,7 @@ class Predictor:
     def fitted(self, pixels: Pixels, label: Pixels, window: Window) -> tuple[Tensor, Tensor]:
         """A window of an image and its label as the network sees them."""
         part = torch.from_numpy(np.ascontiguousarray(label[window.slices]))
-        return fit_image(planes(pixels[window.slices]), self.input), fit_label(part, self.input)
+        return fit_image(seen_planes(pixels[window.slices]), self.input), fit_label(part, self.input)
 
     @torch.inference_mode()
     def encode(self, images: Tensor, labels: Tensor, closer: int, negatives: int = 0) -> tuple[Any, Tensor, Tensor | None]:

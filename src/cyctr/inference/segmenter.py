@@ -29,18 +29,15 @@ from cyctr.inference.looking import look
 from cyctr.inference.predictor import Predictor
 from cyctr.inference.reading_ahead import Read, Unreadable, in_chunks
 from cyctr.inference.result import ImageResult, Segmentation
-from cyctr.inference.segment_options import SegmentOptions, check_tile
+from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.supports.encoded import EncodedSupport, read_support
-from cyctr.inference.supports.encoding import encode_labelled
 from cyctr.inference.supports.reading import LabelledClasses
-from cyctr.inference.supports.shots import read_negatives, read_shots
-from cyctr.inference.tiles import around, closer, middle
+from cyctr.inference.supports.shots import Shots
 from cyctr.methods.base import Method
 from cyctr.words import counted
 
 _MOST_TOGETHER = 32  # images on a GPU: more gain little
 _MOST_WINDOWS = 8  # of tiled images, likewise: these are large, and their answers take memory too
-_CLOSER_SHOT = 0.8  # side of a window around a labelled thing that becomes a further shot, in that of the image
 
 
 class Segmenter:
@@ -143,25 +140,18 @@ class Segmenter:
             tile: cut a window of so many pixels around the object from each: for queries that are looked at in such tiles.
             negatives: images that show nothing of the class, such as things that were taken for it: all of them is background.
         """
-        check_tile(tile)
+        images, masks, negatives = _listed(images), _listed(masks), _listed(negatives)
+        shots = Shots(self.network.fitted, tile, bool(negatives))
         if not isinstance(name, str) or not name:
             raise ConfigError(f"name is {name!r}; expected that of the class, such as 'cup'")
-        images, masks, negatives = _listed(images), _listed(masks), _listed(negatives)
         if negatives and not images:
             raise DataError(
                 f"{counted(len(negatives), 'negative')} and no labelled image; expected one or more that show the class"
             )
         if not images or len(images) != len(masks):
             raise DataError(f"{len(images)} images and {len(masks)} masks; expected one mask for each of one or more images")
-        shots, without = read_shots(images, masks, class_id)
-        without += read_negatives(negatives, shots)
-        whole = [self.network.fitted(pixels, label, around(label, tile)) for pixels, label in shots]
-        _warn_of_full(name, torch.stack([label for _, label in whole]), tile)
-        near = [None if tile else closer(label == 1, _CLOSER_SHOT) for _, label in shots]
-        looks = [self.network.fitted(*shot, window) for shot, window in zip(shots, near, strict=True) if window]
-        others = [self.network.fitted(*shot, middle((shot[1].shape[0], shot[1].shape[1]), tile)) for shot in without]
-        seen, labels = (torch.stack(parts) for parts in zip(*whole, *looks, *others, strict=True))
-        return self._encoded(name, seen, labels, tile, len(looks), len(others))
+        shots.read(images, masks, class_id)
+        return self._learned(name, shots, negatives)
 
     def encode_supports(
         self,
@@ -185,12 +175,15 @@ class Segmenter:
             raise ConfigError(
                 f"{finished[0]}: is a finished support, to which no negatives are added; give the folder it was made of"
             )
-        return {
-            name: self.load_support(given)
-            if isinstance(given, Path)
-            else encode_labelled(self, name, given, tile, told, without)
-            for name, given in found.classes.items()
-        }
+        encoded = {}
+        for name, given in found.classes.items():
+            if isinstance(given, Path):
+                encoded[name] = self.load_support(given)
+                continue
+            shots = Shots(self.network.fitted, tile, bool(without))
+            shots.read_files(name, given, told)
+            encoded[name] = self._learned(name, shots, without)
+        return encoded
 
     def load_support(self, path: str | Path) -> EncodedSupport:
         """The support of a file that `EncodedSupport.save` wrote, encoded for this network."""
@@ -256,6 +249,12 @@ class Segmenter:
         if support.model != self.digest:
             raise DataError(f"support {support.name!r} was encoded by another network than {self.name}; encode it again")
 
+    def _learned(self, name: str, shots: Shots, negatives: Sequence[ImageLike]) -> EncodedSupport:
+        """The support of labelled images, and of negatives that are not read yet."""
+        shots.read_negatives(negatives)
+        _warn_of_full(name, torch.stack([label for _, label in shots.whole]), shots.tile)
+        return self._encoded(name, *shots.looks, shots.tile, len(shots.near), len(shots.without))
+
     def _encoded(
         self, name: str, images: Tensor, labels: Tensor, tile: int | None, closer: int, negatives: int
     ) -> EncodedSupport:
@@ -306,7 +305,7 @@ def _warn_of_full(name: str, labels: Tensor, tile: int | None) -> None:
         warnings.warn(
             f"support {name!r}: {which} of {len(labels)} leaves no background, so that all of an image may be taken for it; "
             f"{remedy}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -62,8 +62,7 @@ def around(label: NDArray[np.uint8], side: int | None) -> Window:
     if side is None or max(size) <= side:
         return Window(0, 0, *size)
     height, width = min(side, size[0]), min(side, size[1])
-    held = _sums(_sums((label == 1).astype(np.int32), height).T, width).T  # pixels in the window that begins at each place
-    top, left = divmod(int(held.argmax()), held.shape[1])
+    top, left = _fullest(label == 1, height, width)
     inside = label[top : top + height, left : left + width] == 1
     shifts = (_to_the_middle(inside.any(axis=1 - axis)) for axis in (0, 1))
     limits = (size[0] - height, size[1] - width)
@@ -101,10 +100,20 @@ def closer(marked: NDArray[np.bool_], most: float) -> Window | None:
     return Window(starts[0], starts[1], lengths[0], lengths[1])
 
 
-def _sums(values: NDArray[np.int32], side: int) -> NDArray[np.int32]:
-    """The sums of each `side` rows that follow one another."""
-    total = np.cumsum(np.pad(values, ((1, 0), (0, 0))), axis=0, dtype=np.int32)
-    return total[side:] - total[:-side]
+def _fullest(marked: NDArray[np.bool_], height: int, width: int) -> tuple[int, int]:
+    """The top and left of the window that holds most of what is marked; of several the first. Row by row: images are large."""
+    columns = marked[:height].sum(0, dtype=np.int64)  # what is marked in each, from `top` to `top + height`
+    best, place = -1, (0, 0)
+    for top in range(len(marked) - height + 1):
+        if top:
+            columns += marked[top + height - 1]
+            columns -= marked[top - 1]
+        total = np.concatenate([[0], np.cumsum(columns)])
+        held = total[width:] - total[:-width]  # (W - width + 1,)
+        left = int(held.argmax())
+        if held[left] > best:
+            best, place = int(held[left]), (top, left)
+    return place
 
 
 def _to_the_middle(marked: NDArray[np.bool_]) -> int:

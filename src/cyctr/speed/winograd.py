@@ -43,17 +43,14 @@ def _polynomial(roots: list[float]) -> Tensor:
 class WinogradConv2d(nn.Module):
     """A frozen 3x3 convolution of stride 1 that runs by Winograd in float32 on the CPU, and as it was elsewhere."""
 
-    kernel: Tensor
     to_input: Tensor
     to_output: Tensor
 
     def __init__(self, convolution: nn.Conv2d) -> None:
         super().__init__()
         self.convolution = convolution
-        output, kernel, inputs = _matrices()
-        weight = convolution.weight.detach().double().flatten(2).permute(2, 1, 0)  # (9, C_in, C_out)
-        transformed = torch.tensordot(kernel, weight, 1)  # (49, C_in, C_out)
-        self.register_buffer("kernel", transformed.to(convolution.weight.dtype).contiguous(), persistent=False)
+        self._kernel: Tensor | None = None
+        output, _, inputs = _matrices()
         self.register_buffer("to_input", inputs.float(), persistent=False)
         self.register_buffer("to_output", output.float(), persistent=False)
 
@@ -72,6 +69,15 @@ class WinogradConv2d(nn.Module):
             and module.in_channels >= 128
         )
 
+    def kernel(self) -> Tensor:
+        """(49, C_in, C_out), made when it is first needed: it is five times as large as the weights, which bfloat16 uses."""
+        if self._kernel is None:
+            with torch.inference_mode(False):
+                weight = self.convolution.weight.detach().double().flatten(2).permute(2, 1, 0)  # (9, C_in, C_out)
+                transformed = torch.tensordot(_matrices()[1], weight, 1)
+                self._kernel = transformed.to(self.convolution.weight.dtype).contiguous()
+        return self._kernel
+
     def forward(self, images: Tensor) -> Tensor:
         if images.device.type != "cpu" or images.dtype != torch.float32 or torch.is_autocast_enabled("cpu"):
             return self.convolution(images)
@@ -86,7 +92,7 @@ class WinogradConv2d(nn.Module):
             (row * r, column * r, image, row * TILE * r, row, column * TILE * r, column, 1),
         ).reshape(_SPAN**2, -1)
         tiles = (self.to_input @ tiles).view(_SPAN**2, -1, channels)
-        products = torch.bmm(tiles, self.kernel)  # (49, tiles, C_out)
+        products = torch.bmm(tiles, self.kernel())  # (49, tiles, C_out)
         outputs = (self.to_output @ products.flatten(1)).view(TILE, TILE, batch, rows, r, columns, r, -1)
         outputs = outputs.permute(2, 3, 0, 4, 5, 1, 6, 7).reshape(batch, rows * TILE * r, columns * TILE * r, -1)
         outputs = outputs[:, :height, :width]

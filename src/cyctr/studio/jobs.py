@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from cyctr import json_files
 from cyctr.errors import CyctrError, DataError
 from cyctr.inference.result import ImageResult
 from cyctr.inference.segmenter import Segmenter
@@ -203,11 +204,27 @@ class Jobs:
 
     def _resumed(self) -> Status | None:
         """The last job, as far as the photos say that it came."""
-        noted = self._project.store.note(_NOTE)
-        if noted is None:
+        status = _noted(self._project.store.note(_NOTE))
+        if status is None:
             return None
-        status = Status(**json.loads(noted))
         if status.state != "running":
             return status
         left = len(self._project.store.todo(status.id, SCOPES[status.only]))
         return replace(status, done=status.total - left if status.total >= left else 0, rate=None, seconds_left=None)
+
+
+def _noted(text: str | None) -> Status | None:
+    """The job of a note; none where there is no note, or it is damaged: what was done is known of each photo."""
+    try:
+        about = json_files.parse_object(text or "")
+    except ValueError:
+        return None
+    numbers = [about.get(name) for name in ("id", "done", "total", "changed")]
+    if not all(type(one) is int and 0 <= one < 2**31 for one in numbers):
+        return None
+    match about:
+        case {"state": "running" | "stopped" | "finished" | "failed" as state, "only": str(only)} if only in SCOPES:
+            number, done, total, changed = numbers
+            problem = about.get("problem")
+            return Status(number, state, only, done, total, changed, problem=problem if isinstance(problem, str) else None)
+    return None

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.PngImagePlugin import PngImageFile, PngInfo
 
-from cyctr.errors import DataError
+from cyctr.errors import CyctrError
 from cyctr.limits import IMAGE_PIXELS
 from cyctr.storage import write_atomically
 from cyctr.studio.project import MASKS, Project
 from cyctr.studio.records import Mask, Origin, Photo
 from cyctr.studio.refusals import FullError, RefusedError, StaleError, TooLargeError
+from cyctr.studio.trust import share, whole_number
+from cyctr.words import one_line
 
 Bools = NDArray[np.bool_]
 
@@ -177,23 +179,20 @@ class Masks:
                 self._move(photo, class_id, noted)
             return None
         about = {path: texts(path) for path in paths}
-        newest = max(paths, key=lambda path: int(about[path].get(_REVISION, "0")))
-        revision = int(about[newest].get(_REVISION, "0"))
+        newest = max(paths, key=lambda path: whole_number(about[path].get(_REVISION)))
+        revision = whole_number(about[newest].get(_REVISION))
         if noted is not None and revision == noted.revision:  # copied, or moved by another program
             store.put_mask(replace(noted, changed=newest.stat().st_mtime_ns))
             return self._move(photo, class_id, noted)
         try:
             mask = decoded(newest.read_bytes(), str(newest))
-        except (DataError, OSError) as error:
-            self._project.problems.append(str(error))
+        except (CyctrError, OSError) as error:
+            self._project.problems.append(one_line(error))
             return None
         origin: Origin = "found" if about[newest].get(_ORIGIN) == "found" else "person"
-        sure = about[newest].get(_CONFIDENCE)
+        sure, changed = share(about[newest].get(_CONFIDENCE)), newest.stat().st_mtime_ns
         store.at_least(revision)
-        made = Mask(
-            photo.id, class_id, origin, store.next_revision(), None if sure is None else float(sure),
-            int(mask.sum()), newest.stat().st_mtime_ns,
-        )  # fmt: skip
+        made = Mask(photo.id, class_id, origin, store.next_revision(), sure, int(mask.sum()), changed)
         store.put_mask(made)
         if newest.parent.parent.name == MASKS and not photo.example:
             store.update(photo.id, example=1)
@@ -319,7 +318,8 @@ def _texts(content: bytes) -> Iterator[tuple[str, str]]:
 
 
 def _pngs(folder: Path) -> list[Path]:
-    return [path for path in folder.iterdir() if path.suffix == ".png" and path.name[0] != "."] if folder.is_dir() else []
+    found = folder.iterdir() if folder.is_dir() else ()
+    return [path for path in found if path.suffix == ".png" and path.name[0] != "." and path.is_file()]
 
 
 def _remove_empty(folder: Path) -> None:

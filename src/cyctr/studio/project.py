@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cyctr import json_files
-from cyctr.errors import DataError
+from cyctr.errors import CyctrError, DataError
 from cyctr.formats.writing import file_names
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.storage import write_atomically
 from cyctr.studio.refusals import FullError, RefusedError, UnknownError
 from cyctr.studio.store import Store
+from cyctr.studio.trust import check_folders, is_plain, whole_number
 from cyctr.words import one_line
 
 NAME = "cyctr-studio"
@@ -117,7 +118,7 @@ class Project:
             text = self._free_name(name)
             if len(self.classes) >= _MOST_CLASSES:
                 raise RefusedError(f"there are {len(self.classes)} classes; expected at most {_MOST_CLASSES}: remove one")
-            number = 1 + max([int(self.store.note("last class") or 0), *self.classes])
+            number = 1 + max([whole_number(self.store.note("last class")), *self.classes])
             shown = _COLOURS[(number - 1) % len(_COLOURS)] if color is None else _checked_colour(color)
             made = Class(number, text, shown, self._folder(text))
             self._save({**self.classes, number: made}, self.settings)
@@ -163,12 +164,8 @@ class Project:
 
     def _free_name(self, name: object, own: Class | None = None) -> str:
         text = name.strip() if isinstance(name, str) else ""
-        if not text or len(text) > _LONGEST_NAME or "\0" in text:
-            raise RefusedError(f"the class is called {name!r:.60}; expected 1 to {_LONGEST_NAME} characters")
-        try:
-            text.encode()
-        except UnicodeEncodeError:
-            raise RefusedError(f"the class is called {text!r:.60}; expected text") from None
+        if not _is_name(text):
+            raise RefusedError(f"the class is called {name!r:.60}; expected text of 1 to {_LONGEST_NAME} characters")
         if any(one.name == text for one in self.classes.values() if one is not own):
             raise RefusedError(f"there is a class {one_line(text)!r} already; choose another name")
         return text
@@ -237,12 +234,9 @@ def open_project(folder: Path, place: Path | None = None, begin: Callable[[Proje
         ) from error
     if not writable:
         raise DataError(f"{place}: cannot be written; choose another folder for the project", "project")
-    classes = {} if about is None else {one.id: one for one in map(_class, about.get("classes", []))}
-    settings = (
-        Settings()
-        if about is None
-        else Settings().changed({name: value for name, value in about.get("settings", {}).items() if name in vars(Settings())})
-    )
+    classes, settings = _parsed(about or {}, place / ABOUT)
+    check_folders(place, [place / kind for kind in _OWN[1:]])
+    check_folders(place, [place / kind / one.folder for kind in (MASKS, FOUND, NEGATIVES) for one in classes.values()])
     project = Project(place, folder, Store(place / STATE), classes, settings, is_new=is_new)
     try:
         if is_new:
@@ -263,9 +257,9 @@ def _is_project(folder: Path) -> bool:
 
 
 def _photos_of(folder: Path) -> Path:
-    about = json_files.read_object(folder / ABOUT)
-    photos = Path(os.path.normpath(folder / str(about.get("photos", ".."))))
-    if not photos.is_dir():
+    given = json_files.read_object(folder / ABOUT).get("photos", "..")
+    photos = Path(os.path.normpath(folder / str(given)))
+    if not isinstance(given, str) or not os.path.isdir(photos):
         raise DataError(f"{folder}: its photos were in {photos}, which is not there; give the folder where they are now")
     return photos
 
@@ -286,12 +280,35 @@ def _read(path: Path) -> dict[str, Any] | None:
     return about
 
 
+def _parsed(about: Mapping[str, Any], path: Path) -> tuple[dict[int, Class], Settings]:
+    """The classes and settings that a project's file names."""
+    listed, given = about.get("classes", []), about.get("settings", {})
+    if not isinstance(listed, list) or not isinstance(given, dict):
+        raise DataError(f"{path}: has classes or settings of another kind; expected a list and an object: restore the file")
+    classes = [_class(one) for one in listed]
+    for values in ([one.id for one in classes], [one.name for one in classes], [one.folder.casefold() for one in classes]):
+        if len(set(values)) < len(values):
+            raise DataError(f"{path}: has two classes of one id, name or folder; restore the file")
+    try:
+        settings = Settings().changed({name: value for name, value in given.items() if name in vars(Settings())})
+    except CyctrError as error:
+        raise DataError(f"{path}: {one_line(error)}; restore the file") from error
+    return {one.id: one for one in classes}, settings
+
+
 def _class(value: Any) -> Class:
     match value:
         case {"id": int(number), "name": str(name), "color": str(color), "folder": str(folder)}:
-            if Path(folder).name == folder and folder not in ("", ".", ".."):
-                return Class(number, name, color, folder, value.get("before"))
+            before = value.get("before")
+            plain = is_plain(folder) and (before is None or is_plain(before))
+            if plain and _is_name(name) and _COLOUR.fullmatch(color) and 1 <= number <= 2**31 and number is not True:
+                return Class(number, name, color, folder, before)
     raise DataError(f"{ABOUT}: has the class {value!r:.60}; expected id, name, color and folder: restore the file")
+
+
+def _is_name(text: str) -> bool:
+    """Whether a class may be called so."""
+    return 0 < len(text) <= _LONGEST_NAME and "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def _checked_colour(value: object) -> str:

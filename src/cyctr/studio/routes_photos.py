@@ -15,6 +15,7 @@ from cyctr.studio.refusals import RefusedError, UnknownError
 from cyctr.studio.web import Call, flag, known_class, route, tell_of_photo
 
 _MOST_LISTED = 500
+_DIGITS = 18  # of a number that the tables can hold
 
 
 def listed(call: Call) -> dict[str, Any]:
@@ -94,7 +95,9 @@ def state(call: Call) -> dict[str, Any]:
     if wanted not in STATES:
         raise RefusedError(f"state is {wanted!r:.40}; expected {', '.join(STATES)}")
     base = values.get("base") or {}
-    if not isinstance(base, dict) or not all(key.isdecimal() and isinstance(value, int) for key, value in base.items()):
+    if not isinstance(base, dict) or not all(
+        _is_number(key) and isinstance(value, int) and _is_number(str(value)) for key, value in base.items()
+    ):
         raise RefusedError("base is not as expected; expected the revision of each class")
     with studio.project.lock:
         studio.masks.check_revisions(photo, {int(key): value for key, value in base.items()})
@@ -118,6 +121,10 @@ def negative(call: Call) -> dict[str, Any]:
     values = call.values()
     call.studio.examples.set_negative(call.photo, known_class(call.studio, values.get("class")), flag(values, "on"))
     return tell_of_photo(call.studio, call.photo.id)
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= _DIGITS
 
 
 def _kept(call: Call, photo: Photo, part: object, make: Any, kind: str) -> Response:

@@ -32,6 +32,7 @@ HEADERS: Mapping[str, str] = {
 }
 """Of every answer; one that says something else about being kept keeps that."""
 _SAFE = ("GET", "HEAD")
+_LONGEST_PATH = 200  # characters: ids and numbers are short
 _ENTER = '<!doctype html><meta charset="utf-8"><meta http-equiv="refresh" content="0;url=/"><title>cyctr studio</title>'
 
 
@@ -75,6 +76,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         """The answer to a request that does not get through."""
         headers = Headers(scope=scope)
+        if len(scope["path"]) > _LONGEST_PATH:
+            return _refused(414, f"the path has {len(scope['path']):,} characters; expected at most {_LONGEST_PATH}")
         if not self._is_own(headers.get("host", "")):
             return _refused(403, "this server answers to the address it printed only")
         origin = headers.get("origin")

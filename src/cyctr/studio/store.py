@@ -11,6 +11,7 @@ from typing import Any
 from cyctr.errors import DataError
 from cyctr.studio.records import STATES, Mask, Photo, Query
 from cyctr.studio.refusals import FullError, UnknownError
+from cyctr.studio.trust import check_tables, whole_number
 
 _VERSION = 1
 _SCHEMA = """
@@ -52,8 +53,10 @@ class Store:
                 raise DataError(f"{path}: is of a newer version of cyctr (format {version}); update cyctr to open it")
             self._base.executescript(_SCHEMA)
             self._base.execute(f"PRAGMA user_version = {_VERSION}")
-            self._revision = int(self.note("revision") or 0)
-        except sqlite3.Error as error:
+            check_tables(self._base)
+            self._revision = whole_number(self.note("revision"))
+        except (sqlite3.Error, ValueError) as error:
+            self.close()
             raise DataError(
                 f"{path}: cannot be opened ({error}); move it away, and what the masks say is read from their files"
             ) from error

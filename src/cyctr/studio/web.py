@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import json
 import math
 import sqlite3
 import threading
@@ -86,9 +87,11 @@ class Call:
     def values(self) -> dict[str, Any]:
         """The JSON object of the body."""
         try:
-            return json_files.parse_object(self.body or b"{}")
+            values = json_files.parse_object(self.body or b"{}")
+            json.dumps(values, ensure_ascii=False).encode()  # half a character is no text: no table and no answer could hold it
         except ValueError as error:
-            raise RefusedError(f"the request is not as expected ({error}); expected a JSON object") from error
+            raise RefusedError(f"the request is not as expected ({error!s:.100}); expected a JSON object") from error
+        return values
 
     def text(self, name: str) -> str | None:
         """A word of the query, if it is there."""
@@ -117,7 +120,7 @@ def number(values: Mapping[str, Any], name: str, least: float, most: float) -> f
         if isinstance(value, bool) or not isinstance(value, int | float | str):
             raise ValueError
         found = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         found = math.nan
     if not least <= found <= most:
         raise RefusedError(f"{name} is {value!r:.40}; expected a number from {least:g} to {most:g}")

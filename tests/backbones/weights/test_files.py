@@ -63,6 +63,12 @@ def test_wrappings_of_training_scripts_come_off(wrap, options, tmp_path, state):
     assert all(torch.equal(back[key], state[key]) for key in state)
 
 
+@pytest.mark.parametrize("other", [{"module.norm.bias": torch.ones(4)}, {7: torch.ones(4), "7": torch.ones(4)}])
+def test_two_tensors_of_one_name_are_refused(other, tmp_path, state):
+    with pytest.raises(WeightsError, match=r"twice\.pth: holds '(norm\.bias|7)' twice.* expected it once: save the state_dict"):
+        read_state(write(tmp_path / "twice.pth", state | other))
+
+
 def bare_pickle(content):
     return pickle.dumps(content, protocol=2)  # what torch.save uses
 

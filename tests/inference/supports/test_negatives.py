@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from making import most_memory
 from PIL import Image
 from segmenting import scene
 
@@ -84,6 +85,23 @@ def test_in_tiles_a_negative_is_the_window_in_its_middle(segmenter):
     other[100:200, 100:200] = 200
     found = segmenter.encode_support(image, mask, tile=100, negatives=other)
     assert (found.images[-1] == 200).all()
+
+
+@pytest.mark.parametrize("kind", ["labelled", "empty", "negative"])
+def test_only_one_image_is_in_memory_however_many_are_given(segmenter, tmp_path, kind):
+    image, mask = scene((900, 800), 0)
+    paths = [tmp_path / f"{number}.png" for number in range(8)]
+    for number, path in enumerate(paths):
+        Image.fromarray(image + np.uint8(number)).save(path, compress_level=0)
+    masks = [np.zeros_like(mask) if number and kind == "empty" else mask for number in range(8)]
+
+    def encode(count):
+        labelled = 1 if kind == "negative" else count
+        return segmenter.encode_support(paths[:labelled], masks[:labelled], negatives=paths[labelled:count])
+
+    encode(1)
+    one, many = (most_memory(lambda count=count: encode(count)) for count in (2, 8))
+    assert many < one + image.size / 2
 
 
 def test_a_folder_of_negatives_holds_images_and_no_mask_that_marks(tmp_path, without):

@@ -50,4 +50,22 @@ def read_torch(source: Path | IO[bytes], name: str) -> dict[str, Tensor]:
     for key, value in content.items():
         if value.layout != torch.strided or value.is_quantized or value.is_meta:
             raise WeightsError(f"{name}: {key!r} is sparse, quantized or empty; expected a dense tensor: save it as one")
-    return {str(key).removeprefix("module."): value for key, value in content.items()}
+    return unwrapped(content, name)
+
+
+def unwrapped(state: Mapping[Any, Tensor], name: str) -> dict[str, Tensor]:
+    """Tensors by their names without the `module.` that training on several GPUs puts before them.
+
+    Raises:
+        WeightsError: two names become one.
+    """
+    found: dict[str, Tensor] = {}
+    for key, value in state.items():
+        plain = str(key).removeprefix("module.")
+        if plain in found:
+            raise WeightsError(
+                f"{name}: holds {plain!r} twice, with and without 'module.' or as a number; expected it once: "
+                "save the state_dict of one network"
+            )
+        found[plain] = value
+    return found

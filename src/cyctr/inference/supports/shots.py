@@ -1,55 +1,111 @@
-"""Images and masks of one class -> labelled images, and negatives: images that show nothing of it."""
+"""Images and masks of one class -> what a network sees of them, one by one: only one large image is in memory at a time."""
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from cyctr.errors import DataError, NothingMarkedError
 from cyctr.images.imaging import find_images, read_values
 from cyctr.inference.inputs import ImageLike, MaskLike, to_image, to_label
+from cyctr.inference.segment_options import check_tile
+from cyctr.inference.supports.labelled import Labelled
+from cyctr.inference.tiles import Window, around, closer, middle
 from cyctr.types import Pixels
+from cyctr.words import counted
 
-Shot = tuple[Pixels, Pixels]
-"""(H, W, 3) pixels and the (H, W) label: 1 the class, 0 the rest, 255 undecided."""
+Look = tuple[Tensor, Tensor]
+"""(3, S, S) of an image and (S, S) of its label: 1 the class, 0 the rest, 255 undecided."""
 _MARKERS = ("_mask", "-mask", ".mask")
+_CLOSER_SHOT = 0.8  # side of a window around a labelled thing that becomes a further shot, in that of the image
 
 
-def read_shots(images: Sequence[ImageLike], masks: Sequence[MaskLike], class_id: int | None) -> tuple[list[Shot], list[Shot]]:
-    """The labelled images, and those whose mask is 0 everywhere, in their order; arguments as of `encode_support`."""
-    marked: list[Shot] = []
-    empty: list[Shot] = []
-    first: NothingMarkedError | None = None
-    for place, (image, mask) in enumerate(zip(images, masks, strict=True)):
-        pixels = to_image(image, f"images[{place}]")
-        size = (pixels.shape[0], pixels.shape[1])
-        try:
-            marked.append((pixels, to_label(mask, size, class_id, f"masks[{place}]")))
-        except NothingMarkedError as error:
-            first = first or error
-            empty.append((pixels, np.zeros(size, np.uint8)))
-    if first is not None and not marked:
-        raise first
-    return marked, empty
+class Shots:
+    """The labelled images of a class, and images without it, as a network sees them.
 
-
-def read_negatives(images: Sequence[ImageLike], marked: Sequence[Shot]) -> list[Shot]:
-    """Images without the class, and labels that say so.
-
-    Args:
-        images: of them.
-        marked: the labelled images; that one of them is a negative too is refused.
+    Attributes:
+        tile: side of the windows that are cut from the images; None for whole ones.
+        whole: each labelled image.
+        near: closer looks at what is small in them.
+        without: images that show nothing of the class.
     """
-    found: list[Shot] = []
-    for place, image in enumerate(images):
-        pixels = to_image(image, f"negatives[{place}]")
-        for other, (shown, _) in enumerate(marked):
-            if np.array_equal(pixels, shown):
+
+    def __init__(self, fitted: Callable[[Pixels, Pixels, Window], Look], tile: int | None, negatives: bool) -> None:
+        """Begins without any image.
+
+        Args:
+            fitted: makes a look of pixels, label and window.
+            tile: see above.
+            negatives: whether some will be added, and must not be labelled images.
+        """
+        check_tile(tile)
+        self.tile, self._fitted, self._negatives = tile, fitted, negatives
+        self.whole: list[Look] = []
+        self.near: list[Look] = []
+        self.without: list[Look] = []
+        self._known: list[bytes] = []  # checksums of the labelled images
+
+    def read(self, images: Sequence[ImageLike], masks: Sequence[MaskLike], class_id: int | None) -> None:
+        """Adds labelled images, and as negatives those whose mask is 0 everywhere; arguments as of `encode_support`."""
+        first: NothingMarkedError | None = None
+        for place, (image, mask) in enumerate(zip(images, masks, strict=True)):
+            try:
+                self._add(image, mask, class_id, f"images[{place}]", f"masks[{place}]")
+            except NothingMarkedError as error:
+                first = first or error.with_traceback(None)  # which would keep the image
+                self._add_empty(to_image(image, f"images[{place}]"))
+        if first is not None and not self.whole:
+            raise first
+
+    def read_files(self, name: str, labelled: Sequence[Labelled], complain: Callable[[str], None]) -> None:
+        """Adds labelled files of a class; those that cannot be read are left out, and complained of."""
+        for shot in labelled:
+            try:
+                self._add(shot.image, shot.mask, shot.class_id, str(shot.image), str(shot.image))
+            except DataError as error:
+                complain(str(error))
+        if not self.whole:
+            raise DataError(f"class {name!r}: none of its {counted(len(labelled), 'labelled image')} can be read; mend them")
+
+    def read_negatives(self, images: Sequence[ImageLike]) -> None:
+        """Adds images without the class; that one of them is a labelled image too is refused."""
+        for place, image in enumerate(images):
+            pixels = to_image(image, f"negatives[{place}]")
+            known = _checksum(pixels)
+            if known in self._known:
+                number = self._known.index(known) + 1
                 raise DataError(
-                    f"negatives[{place}] is labelled image {other + 1}, which shows the class; expected images without it"
+                    f"negatives[{place}] is labelled image {number}, which shows the class; expected images without it"
                 )
-        found.append((pixels, np.zeros(pixels.shape[:2], np.uint8)))
-    return found
+            self._add_empty(pixels)
+            del pixels  # before the next is read
+
+    @property
+    def looks(self) -> Look:
+        """(N, 3, S, S) and (N, S, S): the labelled images, the closer looks, and what does not show the class."""
+        images, labels = zip(*self.whole, *self.near, *self.without, strict=True)
+        return torch.stack(images), torch.stack(labels)
+
+    def _add(self, image: ImageLike, mask: MaskLike, class_id: int | None, image_name: str, mask_name: str) -> None:
+        pixels = to_image(image, image_name)
+        label = to_label(mask, (pixels.shape[0], pixels.shape[1]), class_id, mask_name)
+        window = None if self.tile else closer(label == 1, _CLOSER_SHOT)
+        self.whole.append(self._fitted(pixels, label, around(label, self.tile)))
+        if window is not None:
+            self.near.append(self._fitted(pixels, label, window))
+        if self._negatives:
+            self._known.append(_checksum(pixels))
+
+    def _add_empty(self, pixels: Pixels) -> None:
+        size = (pixels.shape[0], pixels.shape[1])
+        self.without.append(self._fitted(pixels, np.zeros(size, np.uint8), middle(size, self.tile)))
+
+
+def _checksum(pixels: Pixels) -> bytes:
+    return hashlib.sha256(f"{pixels.shape}".encode() + hashlib.sha256(np.ascontiguousarray(pixels).data).digest()).digest()
 
 
 def find_negatives(folder: Path) -> list[Path]:
