@@ -20,9 +20,9 @@ from cyctr.config import parse, protocol, to_dict
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, episodes_together
 from cyctr.evaluation import run as evaluation
-from cyctr.evaluation.answering import with_weights
 from cyctr.evaluation.results import Results
 from cyctr.evaluation.run import environment
+from cyctr.methods.backbone_choice import with_weights
 from cyctr.methods.cyctr.config import Config, preset
 from cyctr.training.loop import Trainer
 from cyctr.training.options import Options

@@ -24,15 +24,16 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from cyctr.backbones.backbone import STRIDE, Backbone
+from cyctr.backbones.backbone import Backbone
+from cyctr.backbones.bodies import STRIDE
 from cyctr.backbones.weights import find, load_backbone
 from cyctr.config import BackboneConfig
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, half_pays
 from cyctr.episodes.augmentation import warp
 from cyctr.episodes.image_store import Store, open_store
-from cyctr.evaluation.answering import with_weights
 from cyctr.evaluation.run import environment
+from cyctr.methods.backbone_choice import with_weights
 from cyctr.methods.cyctr.config import preset
 from cyctr.methods.cyctr.state import Levels
 from cyctr.seeding import Stream, random_bits

@@ -39,10 +39,11 @@ from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device, episodes_together, free_memory
 from cyctr.episodes.image_store import Store, open_store
 from cyctr.errors import CyctrError
-from cyctr.evaluation.answering import NetworkMethod, along_edges, with_weights
+from cyctr.evaluation.answering import NetworkMethod, along_edges
 from cyctr.evaluation.protocol import Evaluation
 from cyctr.evaluation.results import Results, RunKey
 from cyctr.evaluation.run import environment
+from cyctr.methods.backbone_choice import with_weights
 from cyctr.methods.recipes import recipes_of
 from cyctr.methods.table import USUAL
 from cyctr.storage import write_atomically

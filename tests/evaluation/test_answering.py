@@ -6,8 +6,9 @@ from cyctr.backbones.weights import CATALOGUE
 from cyctr.checkpoint import describe_checkpoint
 from cyctr.config import BackboneConfig
 from cyctr.datasets.pascal import CLASSES
-from cyctr.evaluation.answering import NetworkMethod, check_method, input_size, with_weights
+from cyctr.evaluation.answering import NetworkMethod, check_method, input_size
 from cyctr.images.edges import BENCHMARK_RADIUS, follow_edges
+from cyctr.methods.backbone_choice import with_weights
 from cyctr.methods.cyctr.config import BEST, PAPER, RELEASED, EncoderConfig, ModelConfig
 from cyctr.methods.cyctr.network import build
 from cyctr.pretrained import NAMES, find

@@ -225,14 +225,12 @@ def test_a_run_that_may_remember_nothing_asks_for_whole_episodes(network, evalua
 
 @pytest.mark.parametrize("name", ["prior", "prototype:mid", "prototype:high"])
 def test_references_on_a_backbone_may_be_remembered_too(name, evaluation):
-    method = NetworkMethod(reference(name, BackboneConfig("tiny"), CPU), CPU, half=False)
+    method = NetworkMethod(reference(name, BackboneConfig("tiny")), CPU, half=False)
     assert isinstance(method, FeatureMethod) and method.encodes
     assert_same_but_for_rounding(*(measure(method, evaluation, EVERY, 5, remember=limit) for limit in (0, UNLIMITED)))
 
 
-@pytest.mark.parametrize(
-    "method", [noise, NetworkMethod(reference("foreground", BackboneConfig("tiny"), CPU), CPU, half=False)]
-)
+@pytest.mark.parametrize("method", [noise, NetworkMethod(reference("foreground", BackboneConfig("tiny")), CPU, half=False)])
 def test_a_method_without_features_answers_whole_episodes(method, evaluation):
     assert not getattr(method, "encodes", False)
     expected = noise if method is noise else constant(True)

@@ -43,7 +43,7 @@ def small(name: str) -> Case:
     model = recipes.preset().model
     fewer = {"dim": 32, "familiar": 0, "reduction_dropout": 0.0} if hasattr(model, "familiar") else {}
     own = model.backbone
-    backbone = BackboneConfig("tiny", taps=own.taps, trained=own.trained, last_relu=own.last_relu)
+    backbone = replace(own, name="tiny", weights=None, tuned=False, offset=None)
     model = replace(model, backbone=backbone, **fewer)
     return Case(replace(recipes.preset(), model=model), find_method(name))
 
@@ -56,10 +56,11 @@ def plain(kind: type[Method[Any]]) -> Case:
 CASES: dict[str, Callable[[], Case]] = {
     **{name: lambda name=name: small(name) for name in METHODS},
     "nearest": lambda: small("nearest:Nearest"),
+    "pyramid": lambda: small("own_method:Pyramid"),
     "prior": lambda: plain(PriorThreshold),
     "prototype": lambda: plain(NearestPrototype),
 }
-LEARN = [*METHODS, "nearest"]
+LEARN = [*METHODS, "nearest", "pyramid"]
 EVERY = pytest.mark.parametrize("name", CASES)
 LEARNING = pytest.mark.parametrize("name", LEARN)
 

@@ -2,12 +2,12 @@
 
 import json
 from dataclasses import replace
-from types import ModuleType
 
+import numpy as np
 import pytest
 import torch
 from making import tiny
-from own_method import NoMethod, nearest
+from own_method import NoMethod, Pyramid, PyramidConfig, PyramidRecipe, nearest
 
 import cyctr
 from cyctr.backbones.backbone import Backbone
@@ -137,12 +137,18 @@ def textures():
     return open_synthetic(SyntheticPool(8, 4, 65))
 
 
-def test_a_method_of_ones_own_trains_resumes_is_measured_and_segments(tmp_path):
-    module: ModuleType = nearest()
-    _, config = own()
+def at_several_strides():
+    """A method whose maps have strides of their own, and its recipe on the tiny backbone."""
+    backbone = BackboneConfig("tiny", taps=(-4, -2, -1), own_strides=True)
+    return Pyramid, PyramidRecipe(model=PyramidConfig(backbone))
+
+
+@pytest.mark.parametrize("made", [lambda: (nearest().Nearest, own()[1]), at_several_strides], ids=["nearest", "pyramid"])
+def test_a_method_of_ones_own_trains_resumes_is_measured_and_segments(made, tmp_path):
+    kind, config = made()
     augmentation = replace(config.training.augmentation, size=65)
     config = replace(config, training=replace(config.training, episodes=16, batch=4, augmentation=augmentation))
-    given = {"method": module.Nearest, "config": config, "validation_episodes": 2, "tensorboard": False}
+    given = {"method": kind, "config": config, "validation_episodes": 2, "tensorboard": False}
     whole = cyctr.train(textures(), tmp_path / "whole", **given)
     cyctr.train(textures(), tmp_path / "parts", **given, max_minutes=0)
     again = cyctr.train(textures(), tmp_path / "parts", resume=True, tensorboard=False)
@@ -157,5 +163,10 @@ def test_a_method_of_ones_own_trains_resumes_is_measured_and_segments(tmp_path):
     pool = textures().pool("train")
     support = segmenter.encode_support(pool.image(0), pool.label(0, 0))
     found = segmenter.segment(pool.image(1), support)
+    segmenter.remember_features(tmp_path / "features")
+    kept, again = (segmenter.segment(pool.image(1), support) for _ in range(2))
+    assert segmenter.network.cache.hits > 0
+    assert np.array_equal(kept.probability, again.probability)
+    np.testing.assert_allclose(kept.probability, found.probability, atol=0.02)  # 16 bits are kept
     assert found.mask.shape == pool.image(1).shape[:2]
     assert 0 <= found.confidence <= 1

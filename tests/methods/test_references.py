@@ -111,7 +111,7 @@ def test_the_nearest_prototype_is_what_loops_over_cells_find(shots, level):
 @pytest.mark.parametrize("name", ["prior", "prototype"])
 def test_ignored_support_pixels_are_neither_foreground_nor_background(name):
     many = given(shots=2)
-    method = reference(name, TINY, CPU)
+    method = reference(name, TINY)
     usual = method(many).logits
     for value in (0, 1):
         decided = many.support_labels.masked_fill(many.support_labels == 255, value)
@@ -127,14 +127,14 @@ def test_the_order_of_the_shots_does_not_matter(name):
     many = given(shots=3)
     order = [2, 0, 1]
     shuffled = replace(many, support_images=many.support_images[:, order], support_labels=many.support_labels[:, order])
-    method = reference(name, TINY, CPU)
+    method = reference(name, TINY)
     torch.testing.assert_close(method(shuffled).logits, method(many).logits, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_an_episode_is_answered_the_same_alone_and_in_a_batch(name):
     many = given(shots=2, batch=3)
-    method = reference(name, TINY, CPU)
+    method = reference(name, TINY)
     alone = torch.cat([method(one(many, i)).logits for i in range(3)])
     torch.testing.assert_close(alone, method(many).logits, atol=1e-5, rtol=1e-5)
 
@@ -144,7 +144,7 @@ def test_an_episode_is_answered_the_same_alone_and_in_a_batch(name):
 def test_an_answer_has_the_size_of_the_query_whatever_that_is(name, size):
     support = given(batch=1)
     query = Episode(support.support_images, support.support_labels, torch.rand(1, 3, *size))
-    assert reference(name, TINY, CPU)(query).logits.shape == (1, 2, *size)
+    assert reference(name, TINY)(query).logits.shape == (1, 2, *size)
 
 
 @pytest.mark.parametrize("marked", ["everything", "one pixel"])
@@ -153,20 +153,20 @@ def test_supports_without_background_or_with_hardly_any_foreground_are_answered_
     many = episode()
     labels = torch.full_like(many.support_labels, marked == "everything")
     labels[..., 13, 21] = 1  # between the pixels that cells sit on
-    prediction = reference(name, TINY, CPU)(replace(many, support_labels=labels))
+    prediction = reference(name, TINY)(replace(many, support_labels=labels))
     assert prediction.logits.isfinite().all()
 
 
 @pytest.mark.parametrize("name", REFERENCES)
 def test_the_query_s_own_labels_are_never_looked_at(name):
     many = given()
-    method = reference(name, TINY, CPU)
+    method = reference(name, TINY)
     assert torch.equal(method(replace(many, query_labels=None)).logits, method(many).logits)
 
 
 @pytest.mark.parametrize(("name", "share"), [("background", 0), ("foreground", 1)])
 def test_the_constants_say_the_same_of_every_pixel_and_need_no_weights(name, share):
-    method = reference(name, BackboneConfig("resnet50", "resnet50-keras"), CPU)
+    method = reference(name, BackboneConfig("resnet50", "resnet50-keras"))
     assert isinstance(method, Constant)
     assert not list(method.parameters())
     mask = method(given(query_size=33)).mask
@@ -175,18 +175,18 @@ def test_the_constants_say_the_same_of_every_pixel_and_need_no_weights(name, sha
 
 
 def test_a_name_chooses_the_reference_and_its_variant():
-    assert reference("prior", TINY, CPU).threshold == PRIOR_THRESHOLD
-    assert reference("prior:0.6", TINY, CPU).threshold == 0.6
-    assert reference("prior:1", TINY, CPU).threshold == 1
-    assert reference("prototype", TINY, CPU).level == PROTOTYPE_LEVEL
-    assert reference("prototype:mid", TINY, CPU).level == "mid"
-    assert reference("prototype:high", TINY, CPU).level == "high"
-    assert isinstance(reference("prior", TINY, CPU), PriorThreshold)
-    assert isinstance(reference("prototype", TINY, CPU), NearestPrototype)
+    assert reference("prior", TINY).threshold == PRIOR_THRESHOLD
+    assert reference("prior:0.6", TINY).threshold == 0.6
+    assert reference("prior:1", TINY).threshold == 1
+    assert reference("prototype", TINY).level == PROTOTYPE_LEVEL
+    assert reference("prototype:mid", TINY).level == "mid"
+    assert reference("prototype:high", TINY).level == "high"
+    assert isinstance(reference("prior", TINY), PriorThreshold)
+    assert isinstance(reference("prototype", TINY), NearestPrototype)
 
 
 def test_a_higher_threshold_marks_less():
-    shares = [reference(f"prior:{threshold}", TINY, CPU)(given()).mask.float().mean() for threshold in (0, 0.3, 0.6, 0.9, 1)]
+    shares = [reference(f"prior:{threshold}", TINY)(given()).mask.float().mean() for threshold in (0, 0.3, 0.6, 0.9, 1)]
     assert shares == sorted(shares, reverse=True)
     assert len(set(shares)) == 5
     assert shares[-1] == 0
@@ -210,11 +210,11 @@ def test_a_higher_threshold_marks_less():
 )
 def test_another_name_is_refused_with_what_was_expected(name, words):
     with pytest.raises(ConfigError, match=words) as refusal:
-        reference(name, TINY, CPU)
+        reference(name, TINY)
     assert str(refusal.value).startswith(f"method is {name!r}; expected ")
 
 
 def test_a_backbone_whose_weights_are_not_here_says_how_to_get_them(tmp_path, monkeypatch):
     monkeypatch.setenv("CYCTR_CACHE", str(tmp_path))
     with pytest.raises(WeightsError, match="cyctr weights get mobilenetv2"):
-        reference("prior", BackboneConfig("mobilenetv2_100", "mobilenetv2"), CPU)
+        reference("prior", BackboneConfig("mobilenetv2_100", "mobilenetv2"))

@@ -1,34 +1,29 @@
-"""Image -> Features: one adapter over timm's networks at output stride 8, frozen except for the parts that a config trains."""
+"""Image -> Features: one adapter over timm's networks, frozen except for the parts that a config trains."""
 
 import copy
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
-from typing import Any, Self
+from typing import Self
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cyctr import compat
+from cyctr.backbones.bodies import STRIDE, create_body
 from cyctr.backbones.grid import Grid
 from cyctr.backbones.levels import remove_last_relu, train_levels
-from cyctr.backbones.tiny import TinyBody
 from cyctr.backbones.tuning import SPECTRUM, SpectralConv2d, factorise, settle, tune
 from cyctr.config import BackboneConfig
 from cyctr.errors import ConfigError, WeightsError
 from cyctr.speed.fusion import rewritten, use_depthwise
 from cyctr.types import Features
 
-STRIDE = 8
 _PROBE = 8 * STRIDE + 1  # pixels: shows where the cells sit
 _CHUNK_PIXELS = 2**18  # a 473-pixel image: on the CPU the maps of one fit the cache, those of several do not
-_IMAGENET_MEAN, _IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Backbone(nn.Module):
-    """A frozen ImageNet network that gives feature maps of some of its levels, all on one grid.
+    """A frozen ImageNet network that gives feature maps of some of its levels: all on one grid, or at their own strides.
 
     It stays in evaluation mode, BatchNorms included, whatever `train()` is called with. Its weights ask for no gradient, but
     for what learns: the singular values of its convolutions where `config.tuned`, the weights of its last levels where
@@ -38,7 +33,8 @@ class Backbone(nn.Module):
         learned: the names of what learns.
         taps: the levels that it gives, the finest first.
         channels: of each of the maps.
-        grid: where the cells sit among the pixels.
+        grids: where the cells of each map sit among the pixels; all alike, unless `config.own_strides`.
+        grid: that of the map at stride 8, or of the finest that is coarser.
     """
 
     mean: Tensor
@@ -49,11 +45,7 @@ class Backbone(nn.Module):
         if config.tuned and config.trained:
             raise ConfigError(f"backbone.trained is {config.trained} and backbone.tuned is true; a backbone learns in one way")
         self.config = config
-        self.body, mean, std = _create_body(config)
-        if config.stride_in_1x1:
-            _move_strides(self.body, config.architecture)
-        if config.dilates_first:
-            _dilate_first_blocks(self.body, config.architecture)
+        self.body, mean, std = create_body(config)
         self.requires_grad_(False).eval()
         levels = _probe(self.body, config.architecture)
         self.taps = _taps(config, len(levels))
@@ -63,8 +55,10 @@ class Backbone(nn.Module):
         # the cells are those of the tap at stride 8; without one, of the finest that is coarser
         order = range(len(self.taps))
         self._reference = min(order, key=lambda i: (self._placed[i].stride < STRIDE, self._placed[i].stride))
-        self.grid = replace(self._placed[self._reference], offset=config.offset or 0)
-        if not config.last_relu:
+        offset = config.offset or 0
+        self.grid = replace(self._placed[self._reference], offset=offset)
+        self.grids = tuple(replace(placed, offset=offset) if config.own_strides else self.grid for placed in self._placed)
+        if not config.last_relu and not config.blocks:
             remove_last_relu(self.body, self.taps[-1])
         if config.tuned:
             tune(self.body)  # after the probe, which would look for singular vectors
@@ -96,6 +90,8 @@ class Backbone(nn.Module):
         taps = [levels[tap] for tap in self.taps]
         if self._factors is not None:
             taps = [tap * factor for tap, factor in zip(taps, self._factors, strict=True)]
+        if self.config.own_strides:
+            return Features(tuple(taps))
         size = (taps[self._reference].shape[-2], taps[self._reference].shape[-1])
         pairs = zip(taps, self._placed, strict=True)
         return Features(tuple(self.grid.regrid(tap, placed, size) for tap, placed in pairs))
@@ -163,96 +159,6 @@ class Backbone(nn.Module):
         self.body = rewritten(self.body, image.to(self.mean.device))
         self.accelerated = True
         return self
-
-
-def _create_body(config: BackboneConfig) -> tuple[nn.Module, Any, Any]:
-    """A network that maps normalised images to a list of feature maps, with the mean and std it was trained for."""
-    if config.architecture == "tiny":
-        return TinyBody(), _IMAGENET_MEAN, _IMAGENET_STD
-    timm = compat.timm()
-    if config.deep_stem and not timm.is_model(config.architecture):
-        raise ConfigError(
-            f"backbone.deep_stem is true and backbone.name is {config.name!r}, which has no such form; set deep_stem to false"
-        )
-    if not timm.is_model(config.architecture):
-        near = difflib.get_close_matches(config.architecture, timm.list_models(), n=3)
-        hint = f"did you mean {', '.join(near)}?" if near else "timm.list_models() lists them"
-        raise ConfigError(f"backbone.name is {config.architecture!r}; expected 'tiny' or the name of a timm network: {hint}")
-    try:
-        body = timm.create_model(config.architecture, features_only=True, output_stride=STRIDE)
-    except (
-        TypeError,
-        AssertionError,
-        RuntimeError,
-        AttributeError,
-        ValueError,
-    ):  # how timm says that it cannot dilate this one
-        try:
-            body = timm.create_model(config.architecture, features_only=True)
-        except (TypeError, AssertionError, RuntimeError, AttributeError, ValueError) as error:
-            raise ConfigError(
-                f"backbone.name is {config.architecture!r}, which gives no feature maps ({error}); choose another"
-            ) from error
-        if all(isinstance(layer, _PLAIN_LAYERS) for layer in body.children()):
-            _dilate(body)
-    defaults = body.default_cfg
-    return body, defaults.get("mean", _IMAGENET_MEAN), defaults.get("std", _IMAGENET_STD)
-
-
-_PLAIN_LAYERS = (nn.Conv2d, nn.BatchNorm2d, nn.ReLU, nn.MaxPool2d)
-
-
-def _dilate(body: nn.Module) -> None:
-    """Keeps a plain chain of layers (VGG) at stride 8: later pools stop striding, later convolutions are dilated."""
-    stride = dilation = 1
-    for name, layer in body.named_children():
-        if isinstance(layer, nn.MaxPool2d):
-            if stride < STRIDE:
-                stride *= 2
-            else:
-                setattr(body, name, _DensePool(dilation))
-                dilation *= 2
-        elif isinstance(layer, nn.Conv2d) and dilation > 1:
-            layer.dilation = (dilation, dilation)
-            layer.padding = (dilation, dilation)  # they are all 3x3
-
-
-class _DensePool(nn.Module):
-    """A 2x2 maximum at every cell instead of every second one."""
-
-    def __init__(self, dilation: int) -> None:
-        super().__init__()
-        self.dilation = dilation
-
-    def forward(self, maps: Tensor) -> Tensor:
-        padded = F.pad(maps, (0, self.dilation, 0, self.dilation), value=-torch.inf)
-        return F.max_pool2d(padded, 2, stride=1, dilation=self.dilation)
-
-
-def _move_strides(body: nn.Module, name: str) -> None:
-    """Moves the stride of each stage from the 3x3 to the 1x1 convolution of its first block, as in the original ResNet."""
-    for first, *_ in _bottleneck_stages(body, name, "stride_in_1x1"):
-        first.conv1.stride, first.conv2.stride = first.conv2.stride, first.conv1.stride
-
-
-def _dilate_first_blocks(body: nn.Module, name: str) -> None:
-    """Dilates the first block of each stage like its others.
-
-    timm dilates it like the stage before, which is right where a stage's stride sits in the 3x3 convolution. Where it sits in
-    the 1x1 before it, only this computes at every 2nd or 4th cell what the undilated network does.
-    """
-    for first, second, *_ in _bottleneck_stages(body, name, "dilate_first"):
-        first.conv2.dilation, first.conv2.padding = second.conv2.dilation, second.conv2.padding
-
-
-def _bottleneck_stages(body: nn.Module, name: str, setting: str) -> list[Any]:
-    """The stages of a ResNet, each a chain of blocks."""
-    stages = [stage for stage in body.children() if isinstance(stage, nn.Sequential) and hasattr(stage[0], "conv3")]
-    if not stages:
-        raise ConfigError(
-            f"backbone.{setting} is set for {name}; only ResNets with bottleneck blocks have that form: set it to false"
-        )
-    return stages
 
 
 def _probe(body: nn.Module, name: str) -> list[Tensor]:

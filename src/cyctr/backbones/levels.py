@@ -35,8 +35,8 @@ def _used(level: Tensor, parameters: dict[str, nn.Parameter]) -> set[str]:
 
 
 @torch.no_grad()
-def remove_last_relu(body: nn.Module, level: int) -> None:
-    """Takes away the ReLU that a level ends with; a level that ends otherwise stays as it is."""
+def remove_last_relu(body: nn.Module, level: int) -> bool:
+    """Takes away the ReLU that a level ends with, and says whether there was one; otherwise the level stays as it is."""
     ends: dict[int, str] = {}
     hooks = [
         module.register_forward_hook(lambda _module, _given, made, name=name: ends.__setitem__(id(made), name))
@@ -46,6 +46,9 @@ def remove_last_relu(body: nn.Module, level: int) -> None:
     levels = body(torch.zeros(1, 3, _PROBE, _PROBE))  # alive until the ids are compared
     for hook in hooks:
         hook.remove()
-    if id(levels[level]) in ends:
-        parent, _, own = ends[id(levels[level])].rpartition(".")
-        setattr(body.get_submodule(parent), own, nn.Identity())
+    end = ends.get(id(levels[level]))
+    if end is None:
+        return False
+    parent, _, own = end.rpartition(".")
+    setattr(body.get_submodule(parent), own, nn.Identity())
+    return True

@@ -68,7 +68,8 @@ def load_recogniser(backbone: Backbone) -> Recogniser | None:
     entry = CATALOGUE.get(config.weights or "")
     if entry is None or not entry.architecture.startswith(_BASES) or cache.cached(entry) is None:
         return None
-    if config.taps or config.trained or not config.last_relu:  # the deepest features are not those that it was trained on
+    # the deepest features are not those that it was trained on, or lie on another grid than what was measured
+    if config.taps or config.trained or not config.last_relu or config.own_strides:
         return None
     scale = config.scale[2] if config.scale else 1.0
     with torch.no_grad():

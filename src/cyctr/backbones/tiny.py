@@ -14,12 +14,13 @@ class TinyBody(nn.Module):
     """
 
     channels = (24, 48, 64, 64, 64)
-    strides = (2, 2, 2, 1, 1)
 
-    def __init__(self) -> None:
+    def __init__(self, own_strides: bool = False) -> None:
+        """Makes the filters; with their own strides the last levels have 16 and 32."""
         super().__init__()
+        self.strides = (2, 2, 2, 2, 2) if own_strides else (2, 2, 2, 1, 1)
         widths = (3, *self.channels)
-        plan = zip(widths, self.channels, (1, 1, 1, 1, 2), strict=False)
+        plan = zip(widths, self.channels, (1, 1, 1, 1, 1 if own_strides else 2), strict=False)
         blocks = [nn.Conv2d(before, after, 3, padding=dilation, dilation=dilation) for before, after, dilation in plan]
         generator = torch.Generator().manual_seed(0)
         with torch.no_grad():

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cyctr.cli import options
+from cyctr.cli import networks, options
 from cyctr.errors import ConfigError, DataError
 
 EXAMPLES = ("cyctr demo", "cyctr demo --model resnet50 --output demo-resnet50")
@@ -35,7 +35,7 @@ def demo(
     if others:
         raise ConfigError(f"{others[0]}: is not of an earlier demo, and would be replaced; choose another --output")
     with options.progress_bars("fetching the backbone", "segmenting 12 classes") as (fetching, segmenting):
-        segmenter = options.open_segmenter(model, device, "auto", fetching)
+        segmenter = networks.open_segmenter(model, device, "auto", fetching)
         shown = show(segmenter, segmenting)
     options.print_table(table(shown))
     write_page(page, shown, segmenter.name)

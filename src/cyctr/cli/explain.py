@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cyctr.cli import options
+from cyctr.cli import networks, options
 from cyctr.errors import ConfigError, DataError
 
 EXAMPLES = ("cyctr explain --support cups --query photos/table.jpg --output why.png",)
@@ -26,7 +26,9 @@ def explain(
         float | None, typer.Option("--votes", help="Weight of plain matching, 0 to 1, as of segment; default: 0.5.")
     ] = None,
     edges: Annotated[bool, typer.Option("--edges/--no-edges", help="Let the answer follow the edges, as of segment.")] = True,
-    model: Annotated[str, typer.Option("--model", help="lite0, resnet50, or the path of a checkpoint.")] = "lite0",
+    model: networks.Model = None,
+    method: networks.Untrained = None,
+    weights: networks.Weights = None,
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = "auto",
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
 ) -> None:
@@ -60,8 +62,8 @@ def explain(
     if len(labelled.classes) > 1:
         raise ConfigError(f"{support}: shows {', '.join(labelled.classes)}; choose one with --class")
     with options.progress_bar("fetching the backbone") as progress:
-        segmenter = options.open_segmenter(model, device, "auto", progress)
-    (chosen,) = options.encode_supports(segmenter, labelled).values()
+        segmenter = networks.open_segmenter(model, device, "auto", progress, method, weights)
+    (chosen,) = networks.encode_supports(segmenter, labelled).values()
     found = explained(segmenter, query, chosen, place, votes, edges)
     found.save(output)
     print(f"{found.title}\n{output}")

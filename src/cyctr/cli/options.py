@@ -3,7 +3,6 @@
 import inspect
 import os
 import time
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
@@ -17,13 +16,9 @@ from cyctr.errors import ConfigError
 
 if TYPE_CHECKING:
     from cyctr.datasets.dataset import Dataset, OnProgress
-    from cyctr.inference import EncodedSupport, Segmenter
-    from cyctr.inference.supports.reading import LabelledClasses
 
 _PANEL = "Data"
 _MOST = 1000  # numbers in one option
-_SHOWN = 20  # notes on labelled images
-_UNLABELLED = (": has no mask; ", ": holds labelled images itself, ")  # in the problems of `read_supports`
 _TELL_SECONDS = 10  # between lines, where there is no terminal for a bar
 
 
@@ -285,58 +280,12 @@ def floats(option: str, text: str) -> list[float]:
         raise ConfigError(f"{option} is {text!r}; expected numbers such as 0.75,1,1.25") from error
 
 
-def open_segmenter(model: str, device: str, precision: str, progress: "OnProgress") -> "Segmenter":
-    """The network that a command names, ready."""
-    from cyctr.inference import Segmenter
-
-    return Segmenter.from_pretrained(model, device=device, precision=precision, progress=progress)
-
-
 def names(option: str, text: str) -> list[str]:
     """The names of a text such as `cup,plate`."""
     found = [name.strip() for name in text.split(",") if name.strip()]
     if not found:
         raise ConfigError(f"{option} is {text!r}; expected names such as cup,plate")
     return found
-
-
-def encode_supports(
-    segmenter: "Segmenter",
-    found: "LabelledClasses",
-    tile: int | None = None,
-    queries: Sequence[Path] = (),
-    negatives: Sequence[Path] = (),
-) -> "dict[str, EncodedSupport]":
-    """The classes that were found, encoded. Each file that is passed over is named in a note.
-
-    Args:
-        segmenter: encodes them.
-        found: what `cyctr.read_supports` gives.
-        tile: side of the windows to cut around objects.
-        queries: images that are to be segmented, and need no mask.
-        negatives: folders of images that show none of the classes.
-    """
-    from cyctr.inference.supports.shots import find_negatives
-
-    without = [path for folder in negatives for path in find_negatives(folder)]
-    problems = list(found.problems)
-    supports = segmenter.encode_supports(found, tile=tile, negatives=without, complain=problems.append)
-    _tell_of(problems, queries)
-    return supports
-
-
-def _tell_of(problems: Sequence[str], queries: Sequence[Path]) -> None:
-    """A note for each of the first problems; that a query is not labelled is none."""
-    places = {str(place) for path in map(os.path.abspath, queries) for place in (path, *Path(path).parents)}
-    real = [
-        problem
-        for problem in problems
-        if not any(os.path.abspath(problem.partition(words)[0]) in places for words in _UNLABELLED)
-    ]
-    for problem in real[:_SHOWN]:
-        warnings.warn(f"left out: {problem}", stacklevel=3)
-    if len(real) > _SHOWN:
-        warnings.warn(f"left out: {len(real) - _SHOWN:,} more", stacklevel=3)
 
 
 def place(option: str, text: str) -> tuple[int, int]:

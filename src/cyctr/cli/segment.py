@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cyctr.cli import options
+from cyctr.cli import networks, options
 from cyctr.errors import ConfigError, DataError
 from cyctr.storage import alone
 from cyctr.words import counted, one_line
@@ -59,7 +59,9 @@ def segment(
     classes: Annotated[
         str | None, typer.Option("--classes", help="Which of the labelled classes, such as cup,plate; default: all.")
     ] = None,
-    model: Annotated[str, typer.Option("--model", help="lite0, resnet50, or the path of a checkpoint.")] = "lite0",
+    model: networks.Model = None,
+    method: networks.Untrained = None,
+    weights: networks.Weights = None,
     form: Annotated[
         str, typer.Option("--format", help="png, coco, labelme, yolo or npz: docs/formats.md.", rich_help_panel=_MASKS)
     ] = "png",
@@ -185,8 +187,8 @@ def segment(
     with alone(output / _LOCK, output):
         with options.tells_of_a_stop():
             with options.progress_bar("fetching the backbone") as progress:
-                segmenter = options.open_segmenter(model, device, precision, progress)
-            supports = options.encode_supports(segmenter, found, tile, [one.path for one in queries], negative or [])
+                segmenter = networks.open_segmenter(model, device, precision, progress, method, weights)
+            supports = networks.encode_supports(segmenter, found, tile, [one.path for one in queries], negative or [])
             masks = {"overlapping": overlapping, "instances": instances, "polygons": polygons}
             about = {
                 "model": f"{segmenter.name} {segmenter.digest}",

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from cyctr.cli import options
+from cyctr.cli import networks, options
 from cyctr.cli.command import add, group
 from cyctr.errors import ConfigError, DataError
 from cyctr.words import counted, one_line
@@ -42,8 +42,8 @@ def save(
     if len(found.classes) > 1:
         raise ConfigError(f"{folder}: shows {', '.join(found.classes)}; choose one with --class")
     with options.progress_bar("fetching the backbone") as progress:
-        segmenter = options.open_segmenter(model, "cpu", "auto", progress)
-    supports = options.encode_supports(segmenter, found, tile, negatives=negative or [])
+        segmenter = networks.open_segmenter(model, "cpu", "auto", progress)
+    supports = networks.encode_supports(segmenter, found, tile, negatives=negative or [])
     (support,) = supports.values()
     support.save(output)
     without = f", {support.negatives} without it" if support.negatives else ""

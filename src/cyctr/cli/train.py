@@ -202,7 +202,7 @@ def _config(
 ) -> "Recipe":
     """What the options ask for; they change a preset for the dataset, or the settings of the run that is resumed."""
     from cyctr.config import parse
-    from cyctr.evaluation.answering import with_weights
+    from cyctr.methods.backbone_choice import with_weights
 
     recipes = recipes_of(method)
     if resumed is not None and preset is None:

@@ -17,6 +17,10 @@ class BackboneConfig:
         None, "timm feature levels, the finest first; -1 is the deepest usual one; default: those of stride 8, 16 and 32"
     )
     deep_stem: bool = setting(False, "release: a ResNet begins with three 3x3 convolutions instead of a 7x7 (timm's resnet50s)")
+    own_strides: bool = setting(
+        False, "each map keeps the stride that the network gives it; false: all lie on one grid, at stride 8"
+    )
+    blocks: bool = setting(False, "levels are the blocks of the network one by one, instead of its stages")
     stride_in_1x1: bool = setting(False, "original (Caffe) ResNets: a stage's stride sits in its first 1x1 convolution")
     dilate_first: bool | None = setting(
         None,
@@ -31,7 +35,9 @@ class BackboneConfig:
     offset: int | None = setting(None, "pixels, right and down, from where a cell sits to what it speaks of; default: 0")
     tuned: bool = setting(False, "ours: the singular values of its convolutions learn, all else of it stays frozen")
     trained: int = setting(0, "so many of its last feature levels learn, but for their BatchNorms; 9 is all of any network")
-    last_relu: bool = setting(True, "false: the deepest level is given as it is before its final ReLU, where it ends with one")
+    last_relu: bool = setting(
+        True, "false: the deepest level (with blocks, each one) is given as it is before its final ReLU, where it ends with one"
+    )
 
     @property
     def architecture(self) -> str:

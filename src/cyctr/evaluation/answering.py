@@ -6,40 +6,36 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from cyctr import pretrained
-from cyctr.backbones.weights import CATALOGUE
-from cyctr.checkpoint import describe_checkpoint, load_checkpoint, load_model
-from cyctr.config import BackboneConfig, Recipe, from_dict, to_dict
+from cyctr.checkpoint import describe_checkpoint, load_checkpoint
+from cyctr.config import from_dict, to_dict
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.images.edges import BENCHMARK_RADIUS, follow_edges
-from cyctr.methods.base import Method, find_method, name_of, query_size
+from cyctr.methods.backbone_choice import backbone_of
+from cyctr.methods.base import Method, name_of, query_size
 from cyctr.methods.recipes import recipes_of
-from cyctr.methods.references import REFERENCES, check_reference, reference
+from cyctr.methods.references import CONSTANTS, REFERENCES, Constant
 from cyctr.methods.table import METHODS, USUAL
+from cyctr.methods.untrained import check_untrained, is_untrained, open_untrained
 from cyctr.types import Episode, Features, Prediction
 
 _PIXELS = ("support_images", "support_labels", "query_images", "query_padding")
 Precision = Literal["auto", "float32", "bfloat16"]
-R = TypeVar("R", bound=Recipe)
 
 
 def check_method(name: str, weights: str, device: str, precision: str) -> None:
     """Raises what `open_method` would, as far as that can be known without loading anything."""
     half_of(choose_device(device), precision)
-    if name.partition(":")[0] in REFERENCES:
-        check_reference(name)
+    if name in CONSTANTS:
         backbone_of(weights)
-    elif is_class(name):
-        find_method(name)
-        backbone_of(weights)
-    elif name in METHODS:
-        raise ConfigError(f"method is {name!r}, which learns; expected the path of a checkpoint that a training of it has made")
+    elif is_untrained(name) or name in METHODS:
+        check_untrained(name, weights)
     elif name not in pretrained.NAMES and not Path(name).is_file():
         known = ", ".join((*REFERENCES, *pretrained.NAMES))
         raise ConfigError(
@@ -150,16 +146,13 @@ def open_method(
     """
     half = half_of(device, precision)
     about: dict[str, Any] = {"name": name, "precision": "bfloat16" if half else "float32"}
-    if name.partition(":")[0] in REFERENCES:
-        config = backbone_of(weights)
-        network: nn.Module = reference(name, config, device)
-        if any(True for _ in network.parameters()):
-            about["backbone"] = to_dict(config)
-        about |= {part: getattr(network, part) for part in ("threshold", "level") if hasattr(network, part)}
-    elif is_class(name):
-        config = backbone_of(weights)
-        network = open_untrained(name, config).to(device).accelerate()
-        about["backbone"] = to_dict(config)
+    network: nn.Module
+    if name in CONSTANTS:
+        network = Constant(name == "foreground")
+    elif is_untrained(name):
+        network = method = open_untrained(name, weights).to(device).accelerate()
+        about["backbone"] = to_dict(method.config.backbone)
+        about |= {part: getattr(method.config, part) for part in ("threshold", "level") if hasattr(method.config, part)}
     else:
         path = pretrained.find(name)
         network, about["checkpoint"] = _from_checkpoint(path, device)
@@ -173,50 +166,6 @@ def half_of(device: torch.device, precision: str) -> bool:
     if precision not in get_args(Precision):
         raise ConfigError(f"precision is {precision!r}; expected auto, float32 or bfloat16")
     return device.type == "cuda" if precision == "auto" else precision == "bfloat16"
-
-
-def is_class(name: str) -> bool:
-    """Whether a name is that of a class, as package.module:Class; a reference has a colon before a variant."""
-    return ":" in name and name.partition(":")[0] not in REFERENCES and not Path(name).is_file()
-
-
-def open_untrained(name: str, backbone: BackboneConfig) -> Method[Any]:
-    """A method of one's own that learns nothing, on a backbone with its weights."""
-    kind = find_method(name)
-    config = recipes_of(name).preset()
-    taps = config.model.backbone.taps
-    backbone = replace(backbone, taps=taps if taps is not None and taps[0] < 0 else None)
-    method = load_model(replace(config, model=replace(config.model, backbone=backbone)), kind)
-    if learns := method.parameter_count().trained:
-        raise ConfigError(f"method is {name!r}, which learns {learns:,} numbers; expected the path of a checkpoint of it")
-    return method
-
-
-def backbone_of(weights: str) -> BackboneConfig:
-    """The backbone that weights of the catalogue, or "tiny", are made for."""
-    if weights in CATALOGUE:
-        return BackboneConfig(CATALOGUE[weights].architecture, weights)
-    if weights == "tiny":
-        return BackboneConfig("tiny")
-    raise ConfigError(
-        f"weights is {weights!r}; expected a name of `cyctr weights list`: {', '.join(CATALOGUE)}, or tiny; "
-        "model.backbone.weights takes files"
-    )
-
-
-def with_weights(config: R, weights: str) -> R:
-    """The same network and recipe on another backbone, that of weights of the catalogue, which learns where the other did.
-
-    Where the weights are those that the network has, nothing changes; where they are others of the same architecture, its
-    form stays. A recipe that has an offset gets that of the other weights.
-    """
-    own, other = config.model.backbone, backbone_of(weights)
-    if weights == own.weights:
-        return config
-    offset = CATALOGUE[weights].offset if own.offset is not None and weights in CATALOGUE else None
-    taps = own.taps if own.taps is not None and own.taps[0] < 0 else None  # others are numbers of the other network
-    other = replace(other, taps=taps, tuned=own.tuned, trained=own.trained, last_relu=own.last_relu, offset=offset)
-    return replace(config, model=replace(config.model, backbone=other))
 
 
 def in_this_version(about: Mapping[str, Any]) -> dict[str, Any]:
@@ -249,7 +198,7 @@ def _from_checkpoint(path: Path, device: torch.device) -> tuple[nn.Module, dict[
 
 def input_size(name: str) -> int | None:
     """Height and width of what a checkpoint learned from; none for a reference, which has learned nothing."""
-    if name.partition(":")[0] in REFERENCES or is_class(name):
+    if is_untrained(name):
         return None
     size: int = describe_checkpoint(pretrained.find(name))[0].training.augmentation.size
     return size

@@ -163,6 +163,12 @@ def explain(
 def _check(segmenter: Segmenter, support: EncodedSupport, at: tuple[int, int] | None, size: tuple[int, int]) -> None:
     """Raises for what cannot be explained, and warns where `segment` with tiles would answer otherwise."""
     segmenter.check_support(support)
+    method = segmenter.network.model
+    if not isinstance(method, ExplainsItself):
+        raise ConfigError(
+            f"{segmenter.name} is of {type(method).__name__}, which does not explain itself; "
+            "choose a network that does, such as lite0"
+        )
     if support.tile is not None:
         cut = f"support {support.name!r} was cut in windows of {support.tile} pixels"
         warnings.warn(f"{cut}, and the whole image is explained: the answer with tiles may differ", stacklevel=3)
@@ -176,9 +182,7 @@ def _explanation(segmenter: Segmenter, prediction: Prediction) -> Explanation:
     """The method's own account of its prediction."""
     method = segmenter.network.model
     explanation = method.explanation(prediction) if isinstance(method, ExplainsItself) else None
-    if explanation is None:
-        raise ConfigError(f"{segmenter.name} is of {type(method).__name__}, which does not explain itself")
-    if explanation.state is None:
+    if explanation is None or explanation.state is None:
         raise ConfigError("this network attends to no support tokens; expected encoder.cross 'cycle' or 'vanilla'")
     return explanation
 

@@ -18,7 +18,7 @@ def mean_foreground(support: Features, labels: Tensor, grid: Grid) -> Tensor:
     Args:
         support: of B * K images.
         labels: (B, K, H, W) uint8.
-        grid: where the cells sit.
+        grid: where the cells of the deepest features sit.
     """
     deepest = support.maps[-1]
     cells = grid.cells(labels.flatten(0, 1), (deepest.shape[-2], deepest.shape[-1])).unflatten(0, labels.shape[:2])
@@ -34,7 +34,7 @@ def likeness_map(query: Features, mean: Tensor, grid: Grid, size: tuple[int, int
     Args:
         query: of B images.
         mean: (B, C) from `mean_foreground`, or (1, C) for all.
-        grid: where the cells sit.
+        grid: where the cells of the deepest features sit.
         size: (H, W) of the images.
 
     Returns:

@@ -23,7 +23,8 @@ from cyctr.inference.likeness import likeness_map, mean_foreground
 from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.inference.tiles import Window
-from cyctr.methods.base import LimitsSupport, MatchesPlainly, Method
+from cyctr.methods.base import LimitsSupport, MatchesPlainly, Method, name_of
+from cyctr.methods.table import METHODS
 from cyctr.types import Features, Pixels, Prediction
 
 
@@ -87,11 +88,11 @@ class Predictor:
                 encoded = model.encode_within(features, own, marked - closer, negatives)
             else:
                 encoded = model.encode_support(features, own)
-            mean = mean_foreground(features, own, model.backbone.grid)
+            mean = mean_foreground(features, own, model.backbone.grids[-1])
         if self.recogniser is None:
             return encoded, mean, None
         deepest = features.maps[-1]
-        cells = model.backbone.grid.cells(own[0], (deepest.shape[-2], deepest.shape[-1]), True)
+        cells = model.backbone.grids[-1].cells(own[0], (deepest.shape[-2], deepest.shape[-1]), True)
         return encoded, mean, kind_of_support(self.recogniser, deepest, cells == 1)
 
     def answers(
@@ -128,7 +129,7 @@ class Predictor:
         """The method's own answer, and (B, S, S) how like the class each place is, by features that nothing was learned for."""
         size = (padding.shape[-2], padding.shape[-1])
         prediction = self.model.predict(query, support.encoded, size, padding, explain)
-        return prediction, likeness_map(query, support.mean_foreground, self.model.backbone.grid, size)
+        return prediction, likeness_map(query, support.mean_foreground, self.model.backbone.grids[-1], size)
 
     def blended(self, prediction: Prediction, support: EncodedSupport, votes: float | None = None) -> Tensor:
         """(B, S, S) the mean of what the network says and of what the support's tokens say by themselves."""
@@ -166,7 +167,8 @@ class Predictor:
 
 def _digest(model: Method[Any]) -> str:
     """A checksum by which a support knows its network; what only training uses may be missing from a checkpoint."""
-    total = hashlib.sha256(json.dumps(changed(model.config)).encode())
+    name = name_of(type(model))
+    total = hashlib.sha256((json.dumps(changed(model.config)) + (name if name not in METHODS else "")).encode())
     for name, value in sorted(model.state_dict().items()):
         if name.startswith(model.training_only):
             continue

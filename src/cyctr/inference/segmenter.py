@@ -16,8 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from cyctr import pretrained
-from cyctr.backbones.weights import CATALOGUE
-from cyctr.backbones.weights import cache as weights
+from cyctr.backbones.weights import CATALOGUE, cache
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.devices import choose_device, episodes_together
 from cyctr.errors import ConfigError, DataError
@@ -34,8 +33,11 @@ from cyctr.inference.supports.encoded import EncodedSupport, read_support
 from cyctr.inference.supports.reading import LabelledClasses
 from cyctr.inference.supports.shots import Shots
 from cyctr.methods.base import Method
+from cyctr.methods.untrained import check_untrained, open_untrained
 from cyctr.words import counted
 
+OnBytes = Callable[[int, int], None]
+"""Told the bytes that have arrived, and how many there are."""
 _MOST_TOGETHER = 32  # images on a GPU: more gain little
 _MOST_WINDOWS = 8  # of tiled images, likewise: these are large, and their answers take memory too
 
@@ -76,7 +78,7 @@ class Segmenter:
         device: str | torch.device = "auto",
         precision: str = "auto",
         size: int | None = None,
-        progress: Callable[[int, int], None] | None = None,
+        progress: OnBytes | None = None,
     ) -> "Segmenter":
         """One of the networks that come with the package, or a checkpoint. Its backbone is fetched where it is not here yet.
 
@@ -92,11 +94,37 @@ class Segmenter:
         path = pretrained.find(pretrained.DEFAULT if name is None else str(name))
         device = choose_device(str(device))
         config, _ = describe_checkpoint(path)
-        entry = CATALOGUE.get(config.model.backbone.weights or "")
-        if entry is not None and weights.cached(entry) is None:
-            weights.get(entry, lambda done: progress(done, entry.size) if progress else None)
+        _fetch(config.model.backbone.weights, progress)
         model, _ = load_checkpoint(path)
         return cls(model, config.training.augmentation.size if size is None else size, device, precision, path.stem)
+
+    @classmethod
+    def from_method(
+        cls,
+        name: str,
+        *,
+        weights: str = "efficientnet-lite0",
+        device: str | torch.device = "auto",
+        precision: str = "auto",
+        size: int | None = None,
+        progress: OnBytes | None = None,
+    ) -> "Segmenter":
+        """A method that needs no training: a reference such as "prototype", or a class of your own.
+
+        Args:
+            name: "prior" or "prototype", with a variant as in "prior:0.6", or "package.module:Class".
+            weights: of its backbone: a name of the catalogue.
+            device: as of `from_pretrained`; `precision` and `progress` likewise.
+            precision: see there.
+            size: of what the method sees; by default what its recipe says.
+            progress: see there.
+        """
+        device = choose_device(str(device))
+        check_untrained(name, weights)
+        _fetch(weights, progress)
+        model = open_untrained(name, weights)
+        usual: int = type(model).Config().training.augmentation.size
+        return cls(model, usual if size is None else size, device, precision, name)
 
     @property
     def device(self) -> torch.device:
@@ -294,6 +322,13 @@ class Segmenter:
             del pixels, of_class, seen, sharpen
             yield ImageResult(source, place, found, options.smallest)
             del found
+
+
+def _fetch(name: str | None, progress: OnBytes | None) -> None:
+    """Fetches weights of the catalogue that are not here yet."""
+    entry = CATALOGUE.get(name or "")
+    if entry is not None and cache.cached(entry) is None:
+        cache.get(entry, lambda done: progress(done, entry.size) if progress else None)
 
 
 def _warn_of_full(name: str, labels: Tensor, tile: int | None) -> None:

@@ -101,7 +101,8 @@ class Method(nn.Module, ABC, Generic[S]):
 
     And of an instance:
         config: the `model` part of the `Config` it was built from.
-        backbone: built, with the feature levels that `config.backbone.taps` asks for. A frozen one stays so.
+        backbone: built, with the feature levels that `config.backbone` asks for: `taps`, on one grid or with `own_strides`.
+            A frozen one stays so.
     """
 
     name: ClassVar[str]

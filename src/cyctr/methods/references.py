@@ -1,7 +1,7 @@
 """References that learn nothing: what a frozen backbone, or no image at all, scores by itself."""
 
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from cyctr.backbones.backbone import Backbone
 from cyctr.backbones.weights import load_backbone
 from cyctr.config import BackboneConfig, BackboneOnly, Recipe, setting
-from cyctr.config.fields import require_choice
+from cyctr.config.fields import require, require_choice
 from cyctr.errors import ConfigError
 from cyctr.methods.base import Method, Size
 from cyctr.methods.parts.pooling import masked_average
@@ -98,6 +98,8 @@ class PrototypeConfig(BackboneOnly):
 
     def __post_init__(self) -> None:
         require_choice("model.level", self.level, Level)
+        apart = self.level == "mid" and self.backbone.own_strides
+        require(not apart, "model.backbone.own_strides", True, "false for middle features, which are joined")
 
 
 @dataclass(frozen=True)
@@ -149,12 +151,12 @@ class NearestPrototype(Method[Tensor]):
 def _by_shot(maps: Tensor, backbone: Backbone, labels: Tensor) -> tuple[Tensor, Tensor]:
     """(B, K, C, h, w) support features and (B, K, h, w) the label of each cell."""
     shape = labels.shape[:2]
-    cells = backbone.grid.cells(labels.flatten(0, 1), (maps.shape[-2], maps.shape[-1]))
+    cells = backbone.grids[-1].cells(labels.flatten(0, 1), (maps.shape[-2], maps.shape[-1]))
     return maps.unflatten(0, shape), cells.unflatten(0, shape)
 
 
 def _prediction(logits: Tensor, backbone: Backbone, size: Size) -> Prediction:
-    return Prediction(backbone.grid.upsample(logits.float(), size))
+    return Prediction(backbone.grids[-1].upsample(logits.float(), size))
 
 
 REFERENCES = {
@@ -163,34 +165,32 @@ REFERENCES = {
     "background": "nothing is foreground",
     "foreground": "everything is foreground",
 }
+CONSTANTS = ("background", "foreground")
+"""Those that look at no image."""
 
 
-def reference(name: str, backbone: BackboneConfig, device: torch.device) -> nn.Module:
+def reference(name: str, backbone: BackboneConfig) -> Method[Any] | Constant:
     """The reference of that name on a backbone with its weights; `prior:0.6` and `prototype:mid` choose a variant."""
-    kind, variant = check_reference(name)
-    if kind in ("background", "foreground"):
+    check_reference(name)
+    kind, _, variant = name.partition(":")
+    if kind in CONSTANTS:
         return Constant(kind == "foreground")
-    built = load_backbone(backbone).to(device).accelerate()
+    built = load_backbone(backbone)
     if kind == "prior":
         return PriorThreshold(PriorConfig(backbone, float(variant or PRIOR_THRESHOLD)), built).eval()
     level: Level = "mid" if variant == "mid" else "high"
     return NearestPrototype(PrototypeConfig(backbone, level if variant else PROTOTYPE_LEVEL), built).eval()
 
 
-def check_reference(name: str) -> tuple[str, str]:
-    """The kind and the variant, empty where none was named.
-
-    Raises:
-        ConfigError: there is no such reference.
-    """
+def check_reference(name: str) -> None:
+    """Raises ConfigError where there is no reference of that name."""
     kind, colon, variant = name.partition(":")
-    if kind not in REFERENCES or (colon and kind in ("background", "foreground")):
+    if kind not in REFERENCES or (colon and kind in CONSTANTS):
         raise ConfigError(f"method is {name!r}; expected one of {', '.join(REFERENCES)}, prior:THRESHOLD or prototype:LEVEL")
     if colon and kind == "prior" and not _is_share(variant):
         raise ConfigError(f"method is {name!r}; expected a threshold from 0 to 1, such as prior:0.6")
     if colon and kind == "prototype" and variant not in ("mid", "high"):
         raise ConfigError(f"method is {name!r}; expected prototype:mid or prototype:high")
-    return kind, variant
 
 
 def _is_share(text: str) -> bool:

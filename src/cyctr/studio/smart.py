@@ -128,6 +128,7 @@ def _features(network: Predictor, fitted: Tensor) -> Tensor:
     """(C, h, w) features of length 1, without what all of the photo has; of every other cell."""
     with network.precision():
         *middle, high = network.features(fitted[None].to(network.device)).maps
+    middle = [maps for maps in middle if maps.shape[-2:] == high.shape[-2:]]  # others have strides of their own
     parts = []
     for maps, weight in ((torch.cat(middle, 1) if middle else high, 1.0), (high, _HIGH)):
         small = F.normalize(F.avg_pool2d(maps.float(), 2, ceil_mode=True)[0], dim=0)

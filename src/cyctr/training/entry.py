@@ -11,7 +11,7 @@ from cyctr.datasets.joined import ALL
 from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
-from cyctr.evaluation.answering import with_weights
+from cyctr.methods.backbone_choice import with_weights
 from cyctr.methods.base import Method, method_name
 from cyctr.methods.recipes import recipes_of
 from cyctr.methods.table import USUAL

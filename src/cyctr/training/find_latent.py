@@ -47,7 +47,7 @@ def mine(
     batch = BATCH[backbone.mean.device.type]
     for pixels, labels, _ in whole_images(store, pairs, images, size, batch):
         high = backbone(pixels).maps[-1]
-        free = _inner(backbone.grid.cells(labels, (high.shape[-2], high.shape[-1]))).flatten(1)  # (B, hw)
+        free = _inner(backbone.grids[-1].cells(labels, (high.shape[-2], high.shape[-1]))).flatten(1)  # (B, hw)
         luck = random_bits(torch.arange(len(free), device=free.device) + seen, free.shape[1])
         chosen = torch.where(free, luck, -1).topk(min(_CELLS, free.shape[1])).indices  # (B, cells)
         vectors = F.normalize(high.flatten(2).transpose(1, 2).float(), dim=-1)  # (B, hw, C)
@@ -86,7 +86,7 @@ def _nearest(backbone: Backbone, pixels: Tensor, centres: Tensor) -> tuple[Tenso
     vectors = F.normalize(backbone(pixels).maps[-1].float(), dim=1)
     with torch.autocast(vectors.device.type, enabled=False):
         likeness = F.avg_pool2d(torch.einsum("kc,bchw->bkhw", centres, vectors), 3, 1, 1)  # without specks
-    places = backbone.grid.upsample(likeness, (pixels.shape[-2], pixels.shape[-1]))[..., ::_STEP, ::_STEP]
+    places = backbone.grids[-1].upsample(likeness, (pixels.shape[-2], pixels.shape[-1]))[..., ::_STEP, ::_STEP]
     best = places.topk(min(2, len(centres)), dim=1)  # of one centre, its own next
     return best.indices[:, 0] + 1, best.values[:, 0] - best.values[:, -1]
 

@@ -5,6 +5,7 @@ from typing import Any
 from torch import nn
 
 from cyctr.backbones.backbone import Backbone
+from cyctr.config.fields import require
 from cyctr.methods.cyctr.config import EncoderConfig, ModelConfig
 from cyctr.methods.cyctr.cycle_attention import CycleAttention
 from cyctr.methods.cyctr.encoder import Encoder, Mix, PredictedCrossAttention, TransformerMixer
@@ -28,6 +29,8 @@ from cyctr.methods.parts.pooling import Pooling
 def parts(config: ModelConfig, backbone: Backbone) -> dict[str, Any]:
     """The parts by their names in the network, made in a fixed order: their first weights are a function of it."""
     dim, biased = config.dim, not config.unbiased
+    apart = backbone.config.own_strides
+    require(not apart, "model.backbone.own_strides", apart, "false, because CyCTR joins maps of one grid")
     third, fourth, fifth = backbone.channels
     mid, dropout = third + fourth, config.reduction_dropout
     return {

@@ -31,7 +31,7 @@ class PANet(Method[Tensor]):
 
     def encode_support(self, features: Features, labels: Tensor, seeds: Tensor | None = None) -> Tensor:
         """(B, 2, C) prototypes; arguments as of `Method`, and nothing is drawn by chance."""
-        return support_prototypes(_deepest(features).unflatten(0, labels.shape[:2]), labels, self.backbone.grid)
+        return support_prototypes(_deepest(features).unflatten(0, labels.shape[:2]), labels, self.backbone.grids[-1])
 
     def predict(
         self, query: Features, support: Tensor, size: Size, padding: Tensor | None = None, explain: bool = False
@@ -73,7 +73,7 @@ class PANet(Method[Tensor]):
         return scores(maps, prototypes.expand(len(maps), -1, -1), self.config.temperature)
 
     def _upsampled(self, maps: Tensor, size: Size) -> Tensor:
-        return self.backbone.grid.upsample(maps, size)
+        return self.backbone.grids[-1].upsample(maps, size)
 
 
 def _deepest(features: Features) -> Tensor:
