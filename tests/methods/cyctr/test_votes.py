@@ -13,6 +13,22 @@ from cyctr.methods.parts.prior import prior_map
 from cyctr.types import Episode
 
 
+def test_maps_are_the_same_in_whatever_parts_they_are_made(monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    query = torch.randn(2, 5, 7, 6, generator=draw)
+    voters = F.normalize(torch.randn(2, 9, 5, generator=draw), dim=-1)
+    chosen = torch.rand(2, 9, generator=draw) < 0.6
+    vectors, valid = voters[:, None], chosen[:, None]
+
+    def both():
+        return vote_map(query, voters, chosen, torch.ones_like(chosen), 0.1), prior_map(query, vectors, valid)
+
+    whole = both()
+    monkeypatch.setattr("cyctr.methods.parts.prior._PRODUCTS", 100)
+    for parts, all_at_once in zip(both(), whole, strict=True):
+        torch.testing.assert_close(parts, all_at_once)
+
+
 def slow_votes(query, voters, is_foreground, valid, temperature):
     """The votes of one episode with loops: (C, h, w), (N, C), (N,), (N,) -> (h, w)."""
     height, width = query.shape[-2:]

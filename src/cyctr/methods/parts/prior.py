@@ -1,8 +1,12 @@
 """Prior maps: how much each query cell looks like what the support marks (appendix A.1, after PFENet), before any learning."""
 
+from collections.abc import Sequence
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+_PRODUCTS = 2**20  # looked at together on the CPU: 4 MB
 
 
 def support_vectors(high: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
@@ -40,17 +44,27 @@ def prior_map(query_high: Tensor, vectors: Tensor, valid: Tensor, all_shots: boo
         (B, h, w) in [0, 1].
     """
     query = query_high.flatten(2).transpose(1, 2)[:, None]  # (B, 1, hw, C)
-    similarity = as_other(query, vectors) @ vectors.transpose(2, 3)  # (B, K, hw, M)
-    hidden = torch.finfo(similarity.dtype).min
-    best = similarity.masked_fill(~valid[:, :, None], hidden).amax(-1).float()  # (B, K, hw)
-    best = best / lengths(query)  # a cosine: the length of a query vector moves no maximum
+
+    def nearest(part: Tensor) -> Tensor:
+        similarity = as_other(part, vectors) @ vectors.transpose(2, 3)  # (B, K, rows, M)
+        return similarity.masked_fill(~valid[:, :, None], torch.finfo(similarity.dtype).min).amax(-1)
+
+    found = torch.cat([nearest(part) for part in in_parts(query, valid[0].numel())], -1)  # (B, K, hw)
+    best = found.float() / lengths(query)  # a cosine: the length of a query vector moves no maximum
     present = valid.any(-1, keepdim=True)  # (B, K, 1): a shot without foreground says nothing
     best = best.masked_fill(~present, 0.0)
     low, high = best.amin(-1, keepdim=True), best.amax(-1, keepdim=True)
-    noise = max(1e-4, 2 * torch.finfo(similarity.dtype).eps)  # of rounding: it is not spread out
+    noise = max(1e-4, 2 * torch.finfo(found.dtype).eps)  # of rounding: it is not spread out
     spread = (best - low) / (high - low).clamp_min(noise)  # (B, K, hw)
     mean = spread.mean(1) if all_shots else spread.sum(1) / present.sum(1).clamp_min(1)  # (B, hw)
     return mean.unflatten(1, query_high.shape[-2:])
+
+
+def in_parts(cells: Tensor, others: int) -> Sequence[Tensor]:
+    """(..., hw, C) cells in parts of some rows, whose products with so many others stay in a CPU's cache; elsewhere all."""
+    if cells.device.type != "cpu" or torch.compiler.is_compiling():
+        return [cells]
+    return cells.split(max(1, _PRODUCTS // max(1, len(cells) * others)), dim=-2)
 
 
 def as_other(vectors: Tensor, other: Tensor) -> Tensor:

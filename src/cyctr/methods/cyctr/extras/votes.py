@@ -9,7 +9,7 @@ from torch import Tensor
 from cyctr.methods.cyctr.config import PriorConfig
 from cyctr.methods.cyctr.sampling import Sample
 from cyctr.methods.cyctr.state import Levels, Support
-from cyctr.methods.parts.prior import as_other, lengths
+from cyctr.methods.parts.prior import as_other, in_parts, lengths
 
 
 class Votes:
@@ -47,9 +47,13 @@ def vote_map(query: Tensor, voters: Tensor, is_foreground: Tensor, valid: Tensor
         (B, h, w) in [0, 1]: 0.5 where nobody votes.
     """
     cells = query.flatten(2).transpose(1, 2)  # (B, hw, C)
-    products = (as_other(cells, voters) @ voters.transpose(1, 2)).float()  # (B, hw, N)
-    logits = products * (1 / (temperature * lengths(cells)))[..., None]  # cosines over the temperature
-    weights = logits.masked_fill(~valid[:, None], torch.finfo(torch.float32).min).softmax(-1)
-    share = (weights * is_foreground[:, None]).sum(-1)  # (B, hw)
+
+    def shares(part: Tensor) -> Tensor:
+        products = (as_other(part, voters) @ voters.transpose(1, 2)).float()  # (B, rows, N)
+        logits = products * (1 / (temperature * lengths(part)))[..., None]  # cosines over the temperature
+        weights = logits.masked_fill(~valid[:, None], torch.finfo(torch.float32).min).softmax(-1)
+        return (weights * is_foreground[:, None]).sum(-1)  # (B, rows)
+
+    share = torch.cat([shares(part) for part in in_parts(cells, voters.shape[1])], 1)  # (B, hw)
     share = torch.where(valid.any(-1, keepdim=True), share, 0.5)
     return share.unflatten(1, query.shape[-2:])
