@@ -37,9 +37,10 @@ def load_backbone(config: BackboneConfig) -> Backbone:
     if config.weights in CATALOGUE:
         entry = find(config.weights)
         if config.architecture != entry.architecture:
+            shallow = ", and backbone.deep_stem to false" if config.deep_stem else ""
             raise WeightsError(
-                f"backbone.weights is {entry.name!r}, made for {entry.architecture}, but backbone.name is {config.architecture!r}; "
-                f"set backbone.name to {entry.architecture!r}" + ", and backbone.deep_stem to false" * config.deep_stem
+                f"backbone.weights is {entry.name!r}, made for {entry.architecture}, "
+                f"but backbone.name is {config.architecture!r}; set backbone.name to {entry.architecture!r}{shallow}"
             )
         own = {name: value for name in ("mean", "std", "scale", "offset") if (value := getattr(config, name)) is not None}
         return Backbone(replace(config, **{**entry.settings, **own})).load(cache.load(entry))
