@@ -219,12 +219,15 @@ def _noted(text: str | None) -> Status | None:
         about = json_files.parse_object(text or "")
     except ValueError:
         return None
-    numbers = [about.get(name) for name in ("id", "done", "total", "changed")]
-    if not all(type(one) is int and 0 <= one < 2**31 for one in numbers):
-        return None
     match about:
-        case {"state": "running" | "stopped" | "finished" | "failed" as state, "only": str(only)} if only in SCOPES:
-            number, done, total, changed = numbers
+        case {
+            "state": "running" | "stopped" | "finished" | "failed" as state,
+            "only": str(only),
+            "id": int(number),
+            "done": int(done),
+            "total": int(total),
+            "changed": int(changed),
+        } if only in SCOPES and all(type(one) is int and 0 <= one < 2**31 for one in (number, done, total, changed)):
             problem = about.get("problem")
             return Status(number, state, only, done, total, changed, problem=problem if isinstance(problem, str) else None)
     return None
