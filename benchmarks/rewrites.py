@@ -6,16 +6,18 @@
 A pass of the backbone is timed without any rewrite, with one of them, with all, and with all but one, in turns in one run.
 *alone* is the time without any rewrite by the time with this one; *last* is the time with all others by the time with all.
 A rewrite that gains nothing has 1.00. Winograd in the head is timed likewise in a whole episode of one labelled image.
+On a GPU each Triton kernel is timed too: whole batches of episodes with all kernels, by the time with torch in its place.
 """
 
 import argparse
 import copy
 import json
 import platform
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import torch
 from network import PRECISIONS, Measure, make_episode
@@ -23,8 +25,20 @@ from torch import Tensor, nn
 
 from cyctr import load_checkpoint, pretrained
 from cyctr.backbones.tuning import settle
+from cyctr.methods.base import Step
+from cyctr.methods.cyctr import cycle_attention, predicted_attention
+from cyctr.speed import fast_depthwise, kernels
 from cyctr.speed.fusion import REWRITES, rewritten
 from cyctr.speed.winograd import WinogradConv2d
+from cyctr.types import Episode
+
+KERNELS: dict[str, ModuleType] = {
+    "nearest token": cycle_attention,
+    "sampled points": predicted_attention,
+    "depthwise": fast_depthwise,
+}
+"""The module that calls each Triton kernel."""
+BATCH = 16  # episodes that a GPU does together
 
 
 def versions(backbone: nn.Module, images: Tensor) -> dict[str, nn.Module]:
@@ -93,7 +107,61 @@ def rows(model: str, options: argparse.Namespace) -> list[dict]:
         row = {"model": Path(model).stem, "backbone": network.backbone.config.name, "precision": precision}
         found.append(row | {"gains": gain, "layers": layers, "backbone pass": stages, "episode": whole})
         show(found[-1])
+    if kernels.usable(images):
+        found.append({"model": Path(model).stem, "kernels": kernel_gains(network, options)})
+        for work, gain in found[-1]["kernels"].items():
+            print(f"  {work}: " + ", ".join(f"{name} {value}" for name, value in gain.items()), flush=True)
     return found
+
+
+def in_torch(module: ModuleType, work: Callable[[], object]) -> None:
+    """Does something with torch in the place of the kernel that a module calls."""
+    try:
+        module.kernels = SimpleNamespace(usable=lambda tensor: False)
+        work()
+    finally:
+        module.kernels = kernels
+
+
+def kernel_gains(network: nn.Module, options: argparse.Namespace) -> dict[str, dict[str, dict]]:
+    """For each precision and kind of work, what each kernel gains in it: torch's time by the kernel's."""
+    device, found = torch.device(options.device), {}
+    fast, measure = copy.deepcopy(network).accelerate(), Measure(device, options.repeats)
+    for precision in options.precisions:
+        cast = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
+        for shots in (1, 5):
+            episode = repeated(make_episode(shots, options.size, device), BATCH // shots)
+            with torch.inference_mode(), cast:
+                stages = measure(with_and_without(partial(fast, episode)))
+            found[f"{precision}, {shots}-shot"] = gained(stages)
+        with cast:
+            stages = measure(with_and_without(partial(learn, network, repeated(make_episode(1, options.size, device), BATCH))))
+        found[f"{precision}, training"] = gained(stages)
+    return found
+
+
+def repeated(episode: Episode, count: int) -> Episode:
+    """The same episode several times in a batch."""
+    parts = (episode.support_images, episode.support_labels, episode.query_images, episode.query_labels)
+    return Episode(*(part.repeat(count, *[1] * (part.dim() - 1)) for part in parts))
+
+
+def with_and_without(work: Callable[[], object]) -> dict[str, Callable[[], object]]:
+    return {"all": work} | {name: partial(in_torch, module, work) for name, module in KERNELS.items()}
+
+
+def gained(stages: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
+    times = {name: stage["ms"] for name, stage in stages.items()}
+    return {"ms": times["all"], **{name: round(times[name] / times["all"], 3) for name in KERNELS}}
+
+
+def learn(network: nn.Module, episode: Episode) -> None:
+    """Forward and backward of a batch; the backbone is frozen."""
+    network.zero_grad()
+    with torch.no_grad():
+        query, support = network.backbone(episode.query_images), network.backbone(episode.support_images.flatten(0, 1))
+    step = Step(torch.zeros(len(episode.query_images), dtype=torch.int64))
+    network.learn(episode, query, support, step).total.backward()
 
 
 def show(row: Mapping) -> None:
