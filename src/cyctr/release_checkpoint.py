@@ -95,9 +95,9 @@ def from_release(state: Mapping[str, Tensor], name: str, mend_labels: bool = Fal
                 f"{name}: {key!r} is {tuple(value.shape)}, expected {tuple(own[names[key]].shape)}; "
                 "only the release's ResNet-50 network of 256 channels can be converted"
             )
-        if not value.is_floating_point() or not value.isfinite().all():
+        if not value.is_floating_point() or not value.float().isfinite().all():
             raise WeightsError(
-                f"{name}: {key!r} ({value.dtype}) holds more than finite floating-point numbers; "
+                f"{name}: {key!r} ({value.dtype}) holds more than finite float32 numbers; "
                 "convert another checkpoint of that training"
             )
     model.load_state_dict({key: value.float() for key, value in found.items()}, strict=False)
