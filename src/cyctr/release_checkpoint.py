@@ -89,15 +89,17 @@ def from_release(state: Mapping[str, Tensor], name: str, mend_labels: bool = Fal
                 "give the file that the release's training saved"
             )
     found = {names[key]: _in_our_order(names[key], value) for key, value in given.items() if key in names}
+    dim = config.model.dim
+    shapes = {theirs: own[ours].shape for theirs, ours in names.items()} | dict.fromkeys(UNUSED, (dim, dim, 1, 1))
     for key, value in given.items():
-        if key in names and value.shape != own[names[key]].shape:
+        if value.shape != shapes[key]:
             raise WeightsError(
-                f"{name}: {key!r} is {tuple(value.shape)}, expected {tuple(own[names[key]].shape)}; "
+                f"{name}: {key!r} is {tuple(value.shape)}, expected {tuple(shapes[key])}; "
                 "only the release's ResNet-50 network of 256 channels can be converted"
             )
-        if not value.is_floating_point() or not value.isfinite().all():
+        if not value.is_floating_point() or not value.float().isfinite().all():
             raise WeightsError(
-                f"{name}: {key!r} ({value.dtype}) holds more than finite floating-point numbers; "
+                f"{name}: {key!r} ({value.dtype}) holds more than finite float32 numbers; "
                 "convert another checkpoint of that training"
             )
     model.load_state_dict({key: value.float() for key, value in found.items()}, strict=False)

@@ -99,7 +99,12 @@ BAD = {
     "lacks": (lambda state: state.pop("module.cls.3.bias"), "lacks 'cls.3.bias'"),
     "holds more": (lambda state: state.update({"module.extra.weight": torch.zeros(1)}), "also holds 'extra.weight'"),
     "other shape": (spoil("module.qry_merge_feat.0.weight"), "'qry_merge_feat.0.weight' is (256, 512, 1, 1)"),
+    "other shape of what nothing reads": (spoil(f"module.{UNUSED[0]}"), f"{UNUSED[0]!r} is (256, 255, 1, 1)"),
     "not finite": (lambda state: state.update({"module.cls.3.bias": torch.tensor([0.0, math.nan])}), "'cls.3.bias'"),
+    "too large": (
+        lambda state: state.update({"module.cls.3.bias": torch.full((2,), 1e300, dtype=torch.float64)}),
+        "'cls.3.bias' (torch.float64) holds",
+    ),
     "complex": (lambda state: state.update({"module.cls.3.bias": torch.zeros(2) * 1j}), "'cls.3.bias' (torch.complex64) holds"),
     "two of a name": (lambda state: state.update({"cls.3.bias": torch.zeros(2)}), "holds 'cls.3.bias' twice"),
     "another network": (lambda state: (state.clear(), state.update({"fc.weight": torch.zeros(3, 3)})), "lacks"),

@@ -306,6 +306,8 @@ def test_the_recipe_is_the_preset_that_is_asked_for_on_weights_that_everyone_can
     expected = replace(PRESETS[preset], model=replace(PRESETS[preset].model, backbone=backbone))
     assert asked("--preset", preset).config == expected
     assert asked("--preset", preset, "--weights", "mobilenetv2").config.model.backbone.weights == "mobilenetv2"
+    of_a_file = asked("--preset", preset, "--model.backbone.weights", "mine.pth").config.model.backbone
+    assert of_a_file == replace(named, weights="mine.pth")  # for its own backbone, the release's deep stem among them
 
 
 def test_where_classes_are_named_for_the_test_the_others_are_learned_from(asked):

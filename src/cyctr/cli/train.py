@@ -209,7 +209,7 @@ def _config(
         base = world.share(resumed.settings)
     else:
         base = recipes.preset(preset, dataset)
-        if weights is None and base.model.backbone.weights is None:
+        if weights is None and base.model.backbone.weights is None and "model.backbone.weights" not in changes:
             weights = _WEIGHTS
     if weights is not None:
         base = with_weights(base, weights)
