@@ -15,11 +15,11 @@ from cyctr.checkpoint import load_checkpoint, load_model, method_of_checkpoint, 
 from cyctr.config import BackboneConfig, Recipe
 from cyctr.datasets.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.methods.base import Method, check_method, find_method, method_name, name_of
+from cyctr.methods.base import Method
 from cyctr.methods.cyctr.config import Config
 from cyctr.methods.cyctr.network import CyCTR
 from cyctr.methods.recipes import recipes_of
-from cyctr.methods.table import METHODS, USUAL
+from cyctr.methods.table import METHODS, USUAL, check_method, find_method, method_name, name_of
 
 nearest()  # so that it can be named
 

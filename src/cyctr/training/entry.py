@@ -12,9 +12,9 @@ from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.methods.backbone_choice import with_weights
-from cyctr.methods.base import Method, method_name
+from cyctr.methods.base import Method
 from cyctr.methods.recipes import recipes_of
-from cyctr.methods.table import USUAL
+from cyctr.methods.table import USUAL, method_name
 from cyctr.storage import alone
 from cyctr.training.loop import OnRecord, Trainer
 from cyctr.training.options import Options

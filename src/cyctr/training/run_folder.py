@@ -24,8 +24,7 @@ from cyctr.checkpoint import pack, unpack
 from cyctr.config import Recipe, from_dict
 from cyctr.episodes.latent import Regions
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.methods.base import find_method
-from cyctr.methods.table import USUAL
+from cyctr.methods.table import USUAL, find_method
 from cyctr.storage import write_atomically
 from cyctr.training.state import Standing
 
