@@ -1,6 +1,7 @@
 """Names of methods, and what is said of a name or a class that is no method."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +75,22 @@ def test_a_class_of_ones_own_is_found_by_module_and_class():
 def test_what_is_no_method_gets_one_line(name, words):
     with pytest.raises(ConfigError, match=words) as refusal:
         find_method(name)
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("class Mine(", r"SyntaxError when it is imported \('\(' was never closed \(mine.py, line 1\)\); run python -c"),
+        ("width = breadth", "NameError when it is imported"),
+    ],
+)
+def test_a_module_that_fails_gets_one_line(text, words, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    with pytest.raises(ConfigError, match=words) as refusal:
+        find_method("mine:Mine")
     assert "\n" not in str(refusal.value)
 
 

@@ -47,6 +47,11 @@ def find_method(name: str) -> "type[Method[Any]]":
         raise ConfigError(
             f"method is {name!r}, and {module} cannot be imported ({error}); install it, or check the name"
         ) from error
+    except Exception as error:  # the module's own: it runs code of the user
+        raise ConfigError(
+            f"method is {name!r}, and {module} ends with {type(error).__name__} when it is imported ({error}); "
+            f'run python -c "import {module}" to see where'
+        ) from error
     if found is None:
         raise ConfigError(f"method is {name!r}, and {module} has no class {kind}; check the name")
     return check_method(found)
