@@ -19,8 +19,7 @@ from cyctr.methods.cyctr.head import AuxiliaryHead, Classifier, Merge, Reduction
 from cyctr.methods.cyctr.loss import episode_loss
 from cyctr.methods.cyctr.released import nearest_pixels
 from cyctr.methods.cyctr.sampling import Sample, TokenCount, TokenSampler
-from cyctr.methods.cyctr.state import Explanation as Explained
-from cyctr.methods.cyctr.state import Extras, Levels, Query, Support
+from cyctr.methods.cyctr.state import Explained, Extras, Levels, Query, Support
 from cyctr.methods.parts.pooling import Pooling
 from cyctr.methods.parts.prior import prior_map, support_vectors
 from cyctr.seeding import Stream
