@@ -141,6 +141,12 @@ def test_a_config_of_another_method_names_the_foreign_fields(tmp_path):
         cyctr.train("synthetic", tmp_path / "run", config=Recipe())
 
 
+def test_a_run_of_another_method_is_not_resumed(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"method": "panet", "config": {}}))
+    with pytest.raises(ConfigError, match=r"is a run of panet, not of nearest:Nearest; leave method out, or choose another"):
+        cyctr.train(textures(), tmp_path, method=nearest().Nearest, resume=True)
+
+
 def test_parameter_groups_that_forget_a_weight_are_refused():
     from cyctr.training.optimiser import Optimization
 

@@ -67,7 +67,8 @@ def train(
     if fold == ALL and test_classes is not None:
         raise ConfigError("fold is 'all', which learns from every class, but test_classes keeps some; leave one of them out")
     folder, place = RunFolder(Path(output)), choose_device(device)
-    name = method_name(method) if method is not None else folder.method() if resume else USUAL
+    given = None if method is None else method_name(method)
+    name = folder.method(given) if resume else given or USUAL
     if config is None:
         config = folder.settings() if resume else recipes_of(name).preset()
     elif not isinstance(config, recipes_of(name).kind):

@@ -119,9 +119,14 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); {_RESTORE}", "output") from error
 
-    def method(self) -> str:
-        """The method of the run, by the name that `find_method` knows."""
-        return str(self.read_config().get("method", USUAL))
+    def method(self, given: str | None = None) -> str:
+        """The method of the run, by the name that `find_method` knows; that another one is given is refused."""
+        own = str(self.read_config().get("method", USUAL))
+        if given is not None and find_method(given) is not find_method(own):
+            raise ConfigError(
+                f"{self.path}: is a run of {own}, not of {given}; leave method out, or choose another output", "method"
+            )
+        return own
 
     def settings(self) -> Recipe:
         """The config of the run."""
