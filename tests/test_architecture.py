@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from cyctr.methods.table import METHODS
+
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "cyctr"
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 WALKS = re.findall(r"^\| [^|]+ \| `([\w/]+\.py)` \| `([\w.]+)` \| [^|]+ \| [^|]+ \|$", PAGE, re.M)
 
 
@@ -47,12 +50,17 @@ def test_the_rooms_stand_in_the_order_of_the_imports():
     rooms = PAGE.partition("## Rooms")[2].partition("\n## ")[0]
     cells = re.findall(r"^\| (`.*?) \|", rooms, re.M)
     listed = [[name.removesuffix(".py").rstrip("/") for name in re.findall(r"`([\w./]+)`", cell)] for cell in cells]
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    layers = [layer.split(" | ") for layer in next(one["layers"] for one in contracts if "layers" in one)]
+    layers = [layer.split(" | ") for layer in next(one["layers"] for one in CONTRACTS if "layers" in one)]
     height = {name: -place for place, layer in enumerate(layers) for name in layer}
     order = [height[name] for row in listed for name in row if "/" not in name]
     assert order == sorted(order)
     assert {name for row in listed for name in row if "/" not in name} | {"__main__"} == set(height)
+
+
+@pytest.mark.parametrize("field", ["modules", "protected_modules", "forbidden_modules"])
+def test_the_imports_of_every_method_of_the_table_are_checked(field):
+    known = {module for one in CONTRACTS for module in one.get(field, ()) if module.startswith("cyctr.methods.")}
+    assert {place.kind.rpartition(".")[0] for place in METHODS.values()} <= known
 
 
 LIBRARY = [path for path in sorted(SOURCE.rglob("*.py")) if "cli" not in path.relative_to(SOURCE).parts]

@@ -26,8 +26,6 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "src/cyctr/pretrained").glob("*.md")),
 ]
-PLAIN = [page for page in PAGES if page.name not in ("SECURITY.md", "limits.md")]
-"""Pages with a sentence on each line."""
 HOW = (ROOT / "docs" / "how-it-works.md").read_text()
 RUN = [ROOT / name for name in ("README.md", *(f"docs/{name}.md" for name in ("segmenter", "faq", "supports", "formats")))]
 """Pages of which every block of Python and of shell is run, from the first to the last."""
@@ -100,7 +98,7 @@ def _commands(group, before: str = ""):
             yield before + name
 
 
-@pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_line_of_the_docs_has_one_sentence_of_at_most_120_characters(page):
     text = re.sub(r"^ *```.*?^ *```$", "", page.read_text(), flags=re.M | re.S)
     for line in text.splitlines():

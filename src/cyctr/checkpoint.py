@@ -21,8 +21,8 @@ from cyctr.backbones.tuning import SPECTRUM
 from cyctr.backbones.weights import INSIDE, load_backbone
 from cyctr.config import BackboneConfig, Recipe, from_dict, to_dict
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.methods.base import Method, check_method, find_method, name_of
-from cyctr.methods.table import USUAL
+from cyctr.methods.base import Method
+from cyctr.methods.table import USUAL, check_method, find_method, name_of
 from cyctr.storage import sweep, write_atomically
 
 _BACKBONE = "backbone."

@@ -1,9 +1,3 @@
-import pytest
+from caching import shared_cache
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory, monkeypatch):
-    """A cache that the tests of one process share: indices of the same few datasets."""
-    folder = tmp_path_factory.getbasetemp() / "cache"
-    monkeypatch.setenv("CYCTR_CACHE", str(folder))
-    return folder
+__all__ = ["shared_cache"]

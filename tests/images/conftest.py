@@ -1,8 +1,3 @@
-import pytest
+from caching import own_cache
 
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    """A cache of the test's own."""
-    monkeypatch.setenv("CYCTR_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+__all__ = ["own_cache"]

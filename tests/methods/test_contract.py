@@ -15,10 +15,10 @@ from cyctr.config import BackboneConfig, Recipe
 from cyctr.datasets.synthetic import SyntheticEpisodes
 from cyctr.evaluation.metrics import Counts, count
 from cyctr.inference.predictor import Predictor
-from cyctr.methods.base import Method, find_method, moved, name_of
+from cyctr.methods.base import Method, moved
 from cyctr.methods.recipes import recipes_of
 from cyctr.methods.references import NearestPrototype, PriorThreshold
-from cyctr.methods.table import METHODS
+from cyctr.methods.table import METHODS, find_method, name_of
 from cyctr.types import Episode
 
 CPU = torch.device("cpu")

@@ -1,6 +1,7 @@
 """Names of methods, and what is said of a name or a class that is no method."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -15,11 +16,11 @@ from cyctr.checkpoint import load_checkpoint, load_model, method_of_checkpoint, 
 from cyctr.config import BackboneConfig, Recipe
 from cyctr.datasets.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.methods.base import Method, check_method, find_method, method_name, name_of
+from cyctr.methods.base import Method
 from cyctr.methods.cyctr.config import Config
 from cyctr.methods.cyctr.network import CyCTR
 from cyctr.methods.recipes import recipes_of
-from cyctr.methods.table import METHODS, USUAL
+from cyctr.methods.table import METHODS, USUAL, check_method, find_method, method_name, name_of
 
 nearest()  # so that it can be named
 
@@ -77,6 +78,22 @@ def test_what_is_no_method_gets_one_line(name, words):
     assert "\n" not in str(refusal.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("class Mine(", r"SyntaxError when it is imported \('\(' was never closed \(mine.py, line 1\)\); run python -c"),
+        ("width = breadth", "NameError when it is imported"),
+    ],
+)
+def test_a_module_that_fails_gets_one_line(text, words, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    with pytest.raises(ConfigError, match=words) as refusal:
+        find_method("mine:Mine")
+    assert "\n" not in str(refusal.value)
+
+
 def test_a_class_that_lacks_a_part_is_told_which():
     class Half(Method):
         def predict(self, query, support, size, padding=None, explain=False):
@@ -122,6 +139,12 @@ def test_a_config_of_another_method_names_the_foreign_fields(tmp_path):
         load_model(Config(), nearest().Nearest)
     with pytest.raises(ConfigError, match="config is Recipe; expected Config, that of cyctr"):
         cyctr.train("synthetic", tmp_path / "run", config=Recipe())
+
+
+def test_a_run_of_another_method_is_not_resumed(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"method": "panet", "config": {}}))
+    with pytest.raises(ConfigError, match=r"is a run of panet, not of nearest:Nearest; leave method out, or choose another"):
+        cyctr.train(textures(), tmp_path, method=nearest().Nearest, resume=True)
 
 
 def test_parameter_groups_that_forget_a_weight_are_refused():

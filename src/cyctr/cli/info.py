@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from cyctr.methods.recipes import recipes_of
-from cyctr.methods.table import METHODS, USUAL
+from cyctr.methods.table import METHODS, USUAL, find_method
 
 EXAMPLES = ("cyctr info --preset best",)
 
@@ -26,7 +26,6 @@ def info(
 
     from cyctr import config
     from cyctr.backbones.backbone import Backbone
-    from cyctr.methods.base import find_method
 
     recipes = recipes_of(method)
     preset = preset or next(iter(recipes.presets))

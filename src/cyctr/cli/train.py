@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +21,6 @@ from cyctr.storage import alone
 from cyctr.words import counted, listed
 
 if TYPE_CHECKING:
-    from functools import partial
-
     from cyctr.config import Recipe
     from cyctr.datasets.dataset import Dataset
     from cyctr.training.distributed import World
@@ -153,7 +152,7 @@ def _train(
         world = stack.enter_context(join(chosen.type))  # before anything is read: the first reads the run's folder for all
         opened, keeps = _open(dataset, fold)
         resumed = folder if resume else None
-        name = method or (world.share(resumed.method) if resumed is not None else USUAL)
+        name = method or USUAL if resumed is None else world.share(partial(resumed.method, method))
         config = _config(name, preset, weights, changes, resumed, world, opened.name)
         usual = {"validate_every": None}
         plan = plan_run(config, opened, folder, chosen, given, usual, fold, keeps, world, resume, force, name)

@@ -18,10 +18,10 @@ from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.images.edges import BENCHMARK_RADIUS, follow_edges
 from cyctr.methods.backbone_choice import backbone_of
-from cyctr.methods.base import Method, name_of, query_size
+from cyctr.methods.base import Method, query_size
 from cyctr.methods.recipes import recipes_of
 from cyctr.methods.references import CONSTANTS, REFERENCES, Constant
-from cyctr.methods.table import METHODS, USUAL
+from cyctr.methods.table import METHODS, USUAL, name_of
 from cyctr.methods.untrained import check_untrained, is_untrained, open_untrained
 from cyctr.types import Episode, Features, Prediction
 

@@ -13,7 +13,8 @@ from cyctr.evaluation.answering import NetworkMethod, check_method, half_of, inp
 from cyctr.evaluation.protocol import OnBatch
 from cyctr.evaluation.results import Results
 from cyctr.evaluation.run import environment, prepare
-from cyctr.methods.base import Method, name_of
+from cyctr.methods.base import Method
+from cyctr.methods.table import name_of
 
 
 def evaluate(

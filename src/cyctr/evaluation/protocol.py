@@ -20,8 +20,8 @@ from cyctr.images.geometry import restore_all
 from cyctr.transfer import Fetching
 from cyctr.types import IGNORE, Episode, Prediction
 
-Method = Callable[[Episode], Prediction]
-Answer = Callable[[Batch], Prediction]
+Predict = Callable[[Episode], Prediction]
+Reply = Callable[[Batch], Prediction]
 OnBatch = Callable[[RunKey, Run, int], None]
 """Told after each batch: which run, its state, and how many episodes were added."""
 
@@ -80,7 +80,7 @@ class Evaluation:
 
     def run(
         self,
-        method: Method,
+        method: Predict,
         results: Results,
         run_keys: Sequence[RunKey],
         episodes: int,
@@ -127,7 +127,7 @@ class Evaluation:
                     on_batch(run_key, run, len(rows))
 
     def _rows(
-        self, reply: Answer, source: TestEpisodes, numbers: list[int], batch: int, workers: int
+        self, reply: Reply, source: TestEpisodes, numbers: list[int], batch: int, workers: int
     ) -> Iterator[dict[int, Row]]:
         keys = self.pool.keys
         waiting: tuple[Batch, Fetching] | None = None  # counts of the batch before: read while the device works on this one
@@ -147,13 +147,13 @@ def _to_rows(batch: Batch, counts: Fetching, keys: Sequence[str]) -> dict[int, R
     }
 
 
-def in_one_step(method: Method) -> Answer:
+def in_one_step(method: Predict) -> Reply:
     """A method of episodes as one of batches."""
     return lambda batch: method(batch.episode)
 
 
 @torch.inference_mode()
-def masks(reply: Answer, batch: Batch, protocol: ProtocolConfig) -> Tensor:
+def masks(reply: Reply, batch: Batch, protocol: ProtocolConfig) -> Tensor:
     """(B, H, W) bool: the mask of each query where it is scored, in the top left, as large as the largest."""
     logits = reply(batch).logits
     if protocol.score == "original":
@@ -163,7 +163,7 @@ def masks(reply: Answer, batch: Batch, protocol: ProtocolConfig) -> Tensor:
 
 
 @torch.inference_mode()
-def score(reply: Answer, batch: Batch, protocol: ProtocolConfig) -> Tensor:
+def score(reply: Reply, batch: Batch, protocol: ProtocolConfig) -> Tensor:
     """(B, 4) the fields of `Counts` of each episode of a batch, on its device."""
     found = masks(reply, batch, protocol)
     labels = batch.episode.query_labels

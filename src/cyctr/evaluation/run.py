@@ -15,7 +15,7 @@ from cyctr.datasets.dataset import Dataset, OnProgress
 from cyctr.devices import choose_device, free_memory
 from cyctr.errors import ConfigError
 from cyctr.evaluation.answering import check_method, in_this_version, open_method, plain
-from cyctr.evaluation.protocol import Evaluation, Method, OnBatch, in_one_step, masks
+from cyctr.evaluation.protocol import Evaluation, OnBatch, Predict, in_one_step, masks
 from cyctr.evaluation.results import Results, RunKey, description, differences, write_text
 from cyctr.evaluation.tables import class_table, fold_table
 from cyctr.visual.contact import Block, tile
@@ -49,7 +49,7 @@ class Job:
 
     def open(
         self, method: str, weights: str, device: str, precision: str, flip: bool = False, edges: bool = False
-    ) -> tuple[Method, Results]:
+    ) -> tuple[Predict, Results]:
         """The method, and empty results that say how they are made."""
         check_method(method, weights, device, precision)
         self.device = choose_device(device)
@@ -84,7 +84,7 @@ class Job:
 
     def run(
         self,
-        method: Method,
+        method: Predict,
         results: Results,
         batch: int,
         workers: int,
@@ -146,7 +146,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def draw_pictures(
-    job: Job, method: Method, results: Results, path: Path, count: int, progress: OnProgress | None = None
+    job: Job, method: Predict, results: Results, path: Path, count: int, progress: OnProgress | None = None
 ) -> None:
     """Writes a page with the tables, and the best, median and worst episodes of each number of shots."""
     about = results.conditions["method"]
@@ -186,7 +186,7 @@ def _nearest(ranked: Sequence[_Ranked], target: int, count: int) -> list[_Ranked
     return [ranked[place] for place in sorted(list(places.values())[:count])]
 
 
-def _block(job: Job, method: Method, run_key: RunKey, number: int, iou: float) -> Block:
+def _block(job: Job, method: Predict, run_key: RunKey, number: int, iou: float) -> Block:
     evaluation = job.evaluation
     batch = evaluation.source(run_key, job.device).load([number])
     draw = batch.draws[0]

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from cyctr.formats.writing import Found, by_class, check_key, is_there, save, size_of
 
 _ROWS = 64  # that are written at a time
-Size = tuple[int, ...]
 
 
 class ArrayWriter:
@@ -52,7 +51,9 @@ def _name(key: str) -> str:
     return f"arrays/{check_key(key)}.npz"
 
 
-def _add(archive: zipfile.ZipFile, name: str, kind: type[np.generic], parts: Sequence[NDArray[Any]], size: Size = ()) -> None:
+def _add(
+    archive: zipfile.ZipFile, name: str, kind: type[np.generic], parts: Sequence[NDArray[Any]], size: tuple[int, ...] = ()
+) -> None:
     """Adds an array of parts of a size, some rows at a time: of a large image it would take much memory to hold it whole."""
     dtype = np.result_type(kind, *parts) if kind is np.str_ else np.dtype(kind)
     header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (len(parts), *size)}

@@ -23,8 +23,8 @@ from cyctr.inference.likeness import likeness_map, mean_foreground
 from cyctr.inference.matching import WEIGHT, balanced
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.inference.tiles import Window
-from cyctr.methods.base import LimitsSupport, MatchesPlainly, Method, name_of
-from cyctr.methods.table import METHODS
+from cyctr.methods.base import LimitsSupport, MatchesPlainly, Method
+from cyctr.methods.table import METHODS, name_of
 from cyctr.types import Features, Pixels, Prediction
 
 

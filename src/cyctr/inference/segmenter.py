@@ -263,7 +263,7 @@ class Segmenter:
             raise ConfigError("supports hold no class; expected at least one: encode_support makes it")
         for support in own.values():
             self.check_support(support)
-            _compare_tiles(support, chosen.tile)
+            support.warn_of_tile(chosen.tile)
         if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
             raise ConfigError(f"batch is {batch!r}; expected a whole number of images, at least 1")
         prepare_refiner(chosen.refine)  # missing weights are said before anything is looked at
@@ -280,7 +280,7 @@ class Segmenter:
     def _learned(self, name: str, shots: Shots, negatives: Sequence[ImageLike]) -> EncodedSupport:
         """The support of labelled images, and of negatives that are not read yet."""
         shots.read_negatives(negatives)
-        _warn_of_full(name, torch.stack([label for _, label in shots.whole]), shots.tile)
+        shots.warn_of_full(name)
         return self._encoded(name, *shots.looks, shots.tile, len(shots.near), len(shots.without))
 
     def _encoded(
@@ -331,19 +331,6 @@ def _fetch(name: str | None, progress: OnBytes | None) -> None:
         cache.get(entry, lambda done: progress(done, entry.size) if progress else None)
 
 
-def _warn_of_full(name: str, labels: Tensor, tile: int | None) -> None:
-    """Warns where all of an image is marked: nothing shows then what is not of the class."""
-    full = [place for place, label in enumerate(labels, 1) if not bool((label == 0).any())]
-    remedy = "mark the object alone" if tile is None else f"mark the object alone, or take a larger tile than {tile}"
-    if full:
-        which = f"mask {full[0]}" + (f" and {len(full) - 1} more" if len(full) > 1 else "")
-        warnings.warn(
-            f"support {name!r}: {which} of {len(labels)} leaves no background, so that all of an image may be taken for it; "
-            f"{remedy}",
-            stacklevel=4,
-        )
-
-
 def _by_name(supports: object) -> dict[str, EncodedSupport]:
     """One support, or several by name; anything else is refused."""
     if isinstance(supports, EncodedSupport):
@@ -352,20 +339,6 @@ def _by_name(supports: object) -> dict[str, EncodedSupport]:
         return dict(supports)
     given = type(supports).__name__
     raise DataError(f"supports are {given}; expected one, or several by name: {{one.name: one for one in supports}}")
-
-
-def _compare_tiles(support: EncodedSupport, tile: int | None) -> None:
-    """Warns where things are not as large in the support as in what is looked at."""
-    if support.tile == tile:
-        return
-    is_cut = "is of whole images" if support.tile is None else f"was cut in windows of {support.tile} pixels"
-    looked = "whole images are looked at" if tile is None else f"images are looked at in windows of {tile}"
-    same = "no tile" if support.tile is None else f"tile {support.tile}"
-    other = "without one" if tile is None else f"with tile {tile}"
-    warnings.warn(
-        f"support {support.name!r} {is_cut}, and {looked}: things differ in size; use {same}, or make the support {other}",
-        stacklevel=3,
-    )
 
 
 def _listed(values: Any) -> list[Any]:

@@ -1,7 +1,5 @@
 """The contract: what every method is, and what some can do beside it."""
 
-import importlib
-import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
@@ -15,7 +13,6 @@ from torch import Tensor, nn
 from cyctr.backbones.backbone import Backbone
 from cyctr.config import Recipe
 from cyctr.errors import ConfigError, DataError
-from cyctr.methods.table import METHODS
 from cyctr.types import IGNORE, Episode, Features, Prediction
 
 S = TypeVar("S")
@@ -276,61 +273,6 @@ class ExplainsItself(Protocol):
     def explanation(self, prediction: Prediction) -> Explanation | None:
         """Of a prediction that was made with `explain`; None for others."""
         ...
-
-
-def find_method(name: str) -> type[Method[Any]]:
-    """The class of a method: a name of the table, or "package.module:Class" of one's own.
-
-    Raises:
-        ConfigError: there is none of that name, or it lacks a part of the contract.
-    """
-    place = METHODS[name].kind if name in METHODS else name
-    module, colon, kind = place.partition(":")
-    if not (module and colon and kind):
-        raise ConfigError(f"method is {name!r}; expected one of {', '.join(METHODS)}, or package.module:Class of your own")
-    try:
-        found = getattr(importlib.import_module(module), kind, None)
-    except ImportError as error:
-        raise ConfigError(
-            f"method is {name!r}, and {module} cannot be imported ({error}); install it, or check the name"
-        ) from error
-    if found is None:
-        raise ConfigError(f"method is {name!r}, and {module} has no class {kind}; check the name")
-    return check_method(found)
-
-
-def check_method(kind: object) -> type[Method[Any]]:
-    """The class, refused unless it fulfils the contract.
-
-    Raises:
-        ConfigError: says which part is missing.
-    """
-    name = getattr(kind, "__qualname__", repr(kind))
-    if not (inspect.isclass(kind) and issubclass(kind, Method)):
-        raise ConfigError(f"{name} is no method; expected a class that derives from cyctr.methods.base.Method")
-    missing = sorted(getattr(kind, "__abstractmethods__", ()))
-    missing += [part for part in ("name",) if not hasattr(kind, part)]
-    if missing:
-        raise ConfigError(
-            f"{name} does not fulfil the contract of a method: it lacks {', '.join(missing)}; add what is missing"
-        )
-    if not (inspect.isclass(kind.Config) and issubclass(kind.Config, Recipe)):
-        raise ConfigError(f"{name}.Config is no recipe; expected a dataclass that derives from cyctr.config.Recipe")
-    return kind
-
-
-def name_of(kind: type[Method[Any]]) -> str:
-    """The name by which `find_method` finds a class again."""
-    place = f"{kind.__module__}:{kind.__qualname__}"
-    return next((name for name, known in METHODS.items() if known.kind == place), place)
-
-
-def method_name(method: str | type[Method[Any]]) -> str:
-    """The name of a method that is given by name, or as a class that fulfils the contract."""
-    name = method if isinstance(method, str) else name_of(check_method(method))
-    if find_method(name) is not method and not isinstance(method, str):
-        raise ConfigError(f"method is {name}, which is not found by that name again; define the class at the top of a module")
-    return name
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from cyctr.config import Recipe
 from cyctr.errors import ConfigError
-from cyctr.methods.table import METHODS, USUAL
+from cyctr.methods.table import METHODS, USUAL, find_method
 
 
 class Recipes(NamedTuple):
@@ -44,8 +44,6 @@ def recipes_of(method: str = USUAL) -> Recipes:
         own = importlib.import_module(METHODS[method].config)
         plain: Callable[[str, str | None], Any] = lambda name, dataset: own.PRESETS[name]  # noqa: E731
         return Recipes(own.Config, own.PRESETS, own.USUAL, getattr(own, "preset", plain))
-    from cyctr.methods.base import find_method  # imports torch
-
     kind = find_method(method)
     presets = kind.presets or {"usual": kind.Config()}
     return Recipes(kind.Config, presets, next(iter(presets)), lambda name, dataset: presets[name])

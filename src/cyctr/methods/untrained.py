@@ -6,10 +6,10 @@ from typing import Any
 from cyctr.backbones.weights import load_backbone
 from cyctr.errors import ConfigError
 from cyctr.methods.backbone_choice import backbone_of, with_weights
-from cyctr.methods.base import Method, find_method
+from cyctr.methods.base import Method
 from cyctr.methods.recipes import recipes_of
 from cyctr.methods.references import CONSTANTS, REFERENCES, check_reference, reference
-from cyctr.methods.table import METHODS
+from cyctr.methods.table import METHODS, find_method
 
 
 def is_untrained(name: str) -> bool:

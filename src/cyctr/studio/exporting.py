@@ -13,7 +13,7 @@ from cyctr.formats import FORMATS, Found, open_writer
 from cyctr.studio.listing import looked_at, path_of
 from cyctr.studio.masks import Masks
 from cyctr.studio.project import EXPORTS, Project
-from cyctr.studio.records import Mask, Photo, Query
+from cyctr.studio.records import Filter, Mask, Photo
 from cyctr.studio.refusals import RefusedError
 from cyctr.words import counted, one_line
 
@@ -109,7 +109,7 @@ def _check(project: Project, form: str) -> None:
 
 def _chosen(project: Project, accepted_only: bool) -> tuple[list[tuple[Photo, dict[int, Mask]]], list[str]]:
     """The photos to write with their masks, and lines about the others."""
-    _, photos = project.store.photos(Query())
+    _, photos = project.store.photos(Filter())
     masks = project.store.masks([photo.id for photo in photos])
     left: Counter[str] = Counter()
     chosen: list[tuple[Photo, dict[int, Mask]]] = []

@@ -68,7 +68,7 @@ class Mask:
 
 
 @dataclass(frozen=True)
-class Query:
+class Filter:
     """Which photos are listed, and in which order.
 
     Attributes:

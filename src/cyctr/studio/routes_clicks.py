@@ -17,7 +17,7 @@ from cyctr.studio.listing import looked_at
 from cyctr.studio.masks import encoded
 from cyctr.studio.records import Photo
 from cyctr.studio.refusals import RefusedError
-from cyctr.studio.smart import Corners, Point, Proposal, propose
+from cyctr.studio.smart import Clicked, Corners, Point, propose
 from cyctr.studio.wand import wand
 from cyctr.studio.web import Call, answered, known_class, number, route
 
@@ -37,7 +37,7 @@ async def click(call: Call) -> dict[str, Any]:
     box = _box(values, photo)
     chosen = ("sam" if studio.sam.ready else "plain") if kind == "auto" else kind
 
-    def work(segmenter: Segmenter) -> Proposal:
+    def work(segmenter: Segmenter) -> Clicked:
         pixels = studio.photos.pixels(photo)
         if chosen == "sam":
             return studio.sam.propose((photo.id, photo.stamp), pixels, points, outside, box)

@@ -10,7 +10,7 @@ from cyctr.studio.describing import photo_values
 from cyctr.studio.finding import before_path
 from cyctr.studio.listing import look_at_all, looked_at
 from cyctr.studio.masks import Patch, decoded, encoded
-from cyctr.studio.records import SORTS, STATES, Photo, Query
+from cyctr.studio.records import SORTS, STATES, Filter, Photo
 from cyctr.studio.refusals import RefusedError, UnknownError
 from cyctr.studio.web import Call, flag, known_class, route, tell_of_photo
 
@@ -23,7 +23,7 @@ def listed(call: Call) -> dict[str, Any]:
     sort, chosen = call.text("sort") or SORTS[0], call.text("class")
     class_id = None if chosen is None else call.studio.project.class_of(call.whole("class")).id
     least, most = call.share("min"), call.share("max")
-    query = Query(sort, call.text("state"), class_id, least, most, {"1": True, "0": False}.get(call.text("example") or ""))
+    query = Filter(sort, call.text("state"), class_id, least, most, {"1": True, "0": False}.get(call.text("example") or ""))
     total, photos = call.studio.project.store.photos(query, call.whole("offset", 0), call.whole("limit", 100, 1, _MOST_LISTED))
     return {"total": total, "items": photo_values(call.studio.project, look_at_all(call.studio.project, photos))}
 

@@ -13,7 +13,7 @@ from cyctr.errors import CyctrError
 from cyctr.inference.clicker import EncodedImage, shared
 from cyctr.studio.events import Events
 from cyctr.studio.refusals import RefusedError
-from cyctr.studio.smart import Corners, Point, Proposal
+from cyctr.studio.smart import Clicked, Corners, Point
 from cyctr.types import Pixels
 from cyctr.words import one_line
 
@@ -59,7 +59,7 @@ class Sam:
 
     def propose(
         self, key: object, pixels: Pixels, points: Sequence[Point], outside: Sequence[Point], box: Corners | None
-    ) -> Proposal:
+    ) -> Clicked:
         """The mask of what was clicked; arguments as of `smart.propose`.
 
         Args:
@@ -82,7 +82,7 @@ class Sam:
                     self._encoded.popitem(last=False)
         found = clicker.masks(image, points=points, outside=outside, box=box)
         best = found[0]
-        return Proposal(np.ascontiguousarray(best.mask), round(best.score, 3))
+        return Clicked(np.ascontiguousarray(best.mask), round(best.score, 3))
 
     def _fetch(self) -> None:
         def progress(count: int) -> None:

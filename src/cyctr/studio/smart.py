@@ -37,7 +37,7 @@ _CLOSER = 0.75  # side of a window that is worth a second look, in that of the p
 _MARGIN = 0.35  # of what was found, around it
 
 
-class Proposal(NamedTuple):
+class Clicked(NamedTuple):
     """A mask that was made of clicks.
 
     Attributes:
@@ -51,7 +51,7 @@ class Proposal(NamedTuple):
 
 def propose(
     network: Predictor, pixels: Pixels, points: Sequence[Point], outside: Sequence[Point], box: Corners | None
-) -> Proposal:
+) -> Clicked:
     """The mask of what was clicked.
 
     Args:
@@ -81,7 +81,7 @@ def propose(
     whole = np.zeros(size, np.bool_)
     whole[window.slices] = mask
     clear = np.abs(probability[mask] - 0.5).mean() * 2 if mask.any() else 0.0
-    return Proposal(whole, round(float(clear), 3))
+    return Clicked(whole, round(float(clear), 3))
 
 
 @torch.inference_mode()

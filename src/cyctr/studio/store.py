@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cyctr.errors import DataError
-from cyctr.studio.records import STATES, Mask, Photo, Query
+from cyctr.studio.records import STATES, Filter, Mask, Photo
 from cyctr.studio.refusals import FullError, UnknownError
 from cyctr.studio.trust import check_tables, whole_number
 
@@ -160,7 +160,7 @@ class Store:
         names = ", ".join(f"{name} = ?" for name in values)
         self._do(f"UPDATE photos SET {names} WHERE id = ?", *values.values(), photo)
 
-    def photos(self, query: Query, offset: int = 0, limit: int = -1) -> tuple[int, list[Photo]]:
+    def photos(self, query: Filter, offset: int = 0, limit: int = -1) -> tuple[int, list[Photo]]:
         """How many photos a query finds, and some of them."""
         only = "" if query.class_id is None else f" AND m.class = {int(query.class_id)}"
         sure = _SURE.format(only)
@@ -312,7 +312,7 @@ class Store:
 
     def acceptable(self, least: float, class_id: int | None) -> list[str]:
         """The open photos whose least certain mask is at least so certain."""
-        return [one.id for one in self.photos(Query(state="open", class_id=class_id, least=least))[1]]
+        return [one.id for one in self.photos(Filter(state="open", class_id=class_id, least=least))[1]]
 
 
 _PHOTO = (

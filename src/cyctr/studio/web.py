@@ -142,11 +142,11 @@ def known_class(studio: Studio, value: object) -> int:
     return studio.project.class_of(value).id
 
 
-Answer = Response | dict[str, Any] | list[Any] | None
+Returned = Response | dict[str, Any] | list[Any] | None
 
 
 def route(
-    path: str, method: str, handle: Callable[[Call], "Answer | Awaitable[Answer]"], most: int = REQUEST_JSON_BYTES
+    path: str, method: str, handle: Callable[[Call], "Returned | Awaitable[Returned]"], most: int = REQUEST_JSON_BYTES
 ) -> Route:
     """A route whose handler is called beside the event loop; an async one, in it."""
 

@@ -12,9 +12,9 @@ from cyctr.datasets.opening import open_dataset
 from cyctr.devices import choose_device
 from cyctr.errors import ConfigError
 from cyctr.methods.backbone_choice import with_weights
-from cyctr.methods.base import Method, method_name
+from cyctr.methods.base import Method
 from cyctr.methods.recipes import recipes_of
-from cyctr.methods.table import USUAL
+from cyctr.methods.table import USUAL, method_name
 from cyctr.storage import alone
 from cyctr.training.loop import OnRecord, Trainer
 from cyctr.training.options import Options
@@ -67,7 +67,8 @@ def train(
     if fold == ALL and test_classes is not None:
         raise ConfigError("fold is 'all', which learns from every class, but test_classes keeps some; leave one of them out")
     folder, place = RunFolder(Path(output)), choose_device(device)
-    name = method_name(method) if method is not None else folder.method() if resume else USUAL
+    given = None if method is None else method_name(method)
+    name = folder.method(given) if resume else given or USUAL
     if config is None:
         config = folder.settings() if resume else recipes_of(name).preset()
     elif not isinstance(config, recipes_of(name).kind):

@@ -15,7 +15,7 @@ from cyctr.types import IGNORE
 _IMAGES = 400  # that are looked at
 _CELLS = 500  # of each
 _RIDGE = 0.1  # of the mean square of a feature
-OnBatch = Callable[[], None]
+OnImages = Callable[[], None]
 _FIRST = 2  # the label of the first class: a cell that is labelled 1 has a meaning of its own
 
 
@@ -48,7 +48,7 @@ def fit_familiar(
     classes: Sequence[int],
     backbone: Backbone,
     size: int,
-    on_batch: OnBatch | None = None,
+    on_batch: OnImages | None = None,
 ) -> Tensor:
     """(classes, 1 + C) the weights of `Familiar` with which the labels of the images are met best.
 

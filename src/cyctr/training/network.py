@@ -13,7 +13,7 @@ from cyctr.config import Recipe
 from cyctr.episodes.image_store import Store
 from cyctr.episodes.sampler import Sampler
 from cyctr.methods.base import KnowsClasses, Losses, Method, Step
-from cyctr.training.fit_known_classes import OnBatch, choose_images, fit_familiar
+from cyctr.training.fit_known_classes import OnImages, choose_images, fit_familiar
 from cyctr.types import Episode, Features
 
 Network = Method[Any]
@@ -73,7 +73,7 @@ def recognises(network: Network) -> bool:
 
 
 def recognised(
-    network: Network, store: Store, labelled: Sampler, backbone: Backbone, size: int, on_batch: OnBatch | None = None
+    network: Network, store: Store, labelled: Sampler, backbone: Backbone, size: int, on_batch: OnImages | None = None
 ) -> dict[str, Tensor]:
     """What recognises the training classes, by its name in the network; the most frequent where there are more than rows.
 

@@ -17,7 +17,8 @@ from cyctr.episodes.image_store import Store, open_store
 from cyctr.episodes.sampler import Sampler
 from cyctr.episodes.training_batches import TrainingEpisodes, groups_of_part
 from cyctr.evaluation.protocol import Evaluation
-from cyctr.methods.base import Losses, find_method
+from cyctr.methods.base import Losses
+from cyctr.methods.table import find_method
 from cyctr.training.latent_classes import Latent, add_latent_classes
 from cyctr.training.network import Network, backbone_learns, build_network, learn
 from cyctr.training.optimiser import Optimization

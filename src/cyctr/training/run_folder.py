@@ -24,8 +24,7 @@ from cyctr.checkpoint import pack, unpack
 from cyctr.config import Recipe, from_dict
 from cyctr.episodes.latent import Regions
 from cyctr.errors import CheckpointError, ConfigError
-from cyctr.methods.base import find_method
-from cyctr.methods.table import USUAL
+from cyctr.methods.table import USUAL, find_method
 from cyctr.storage import write_atomically
 from cyctr.training.state import Standing
 
@@ -120,9 +119,14 @@ class RunFolder:
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path}: cannot be read ({error}); {_RESTORE}", "output") from error
 
-    def method(self) -> str:
-        """The method of the run, by the name that `find_method` knows."""
-        return str(self.read_config().get("method", USUAL))
+    def method(self, given: str | None = None) -> str:
+        """The method of the run, by the name that `find_method` knows; that another one is given is refused."""
+        own = str(self.read_config().get("method", USUAL))
+        if given is not None and find_method(given) is not find_method(own):
+            raise ConfigError(
+                f"{self.path}: is a run of {own}, not of {given}; leave method out, or choose another output", "method"
+            )
+        return own
 
     def settings(self) -> Recipe:
         """The config of the run."""

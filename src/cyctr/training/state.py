@@ -13,8 +13,7 @@ from cyctr.datasets.dataset import Dataset
 from cyctr.errors import ConfigError
 from cyctr.evaluation.results import differences
 from cyctr.evaluation.run import environment
-from cyctr.methods.base import find_method
-from cyctr.methods.table import USUAL
+from cyctr.methods.table import USUAL, find_method
 from cyctr.seeding import Stream
 from cyctr.training.options import KEPT, Options
 

@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import math
+import warnings
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -68,6 +69,19 @@ class EncodedSupport:
     def shots(self) -> int:
         """K, how many labelled images there are."""
         return len(self.images) - self.closer - self.negatives
+
+    def warn_of_tile(self, tile: int | None) -> None:
+        """Warns where images are looked at in other windows than the labelled ones: things differ in size then."""
+        if self.tile == tile:
+            return
+        is_cut = "is of whole images" if self.tile is None else f"was cut in windows of {self.tile} pixels"
+        looked = "whole images are looked at" if tile is None else f"images are looked at in windows of {tile}"
+        same = "no tile" if self.tile is None else f"tile {self.tile}"
+        other = "without one" if tile is None else f"with tile {tile}"
+        warnings.warn(
+            f"support {self.name!r} {is_cut}, and {looked}: things differ in size; use {same}, or make the support {other}",
+            stacklevel=3,
+        )
 
     @property
     def digest(self) -> str:

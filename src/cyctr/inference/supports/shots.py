@@ -1,6 +1,7 @@
 """Images and masks of one class -> what a network sees of them, one by one: only one large image is in memory at a time."""
 
 import hashlib
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -88,6 +89,18 @@ class Shots:
         """(N, 3, S, S) and (N, S, S): the labelled images, the closer looks, and what does not show the class."""
         images, labels = zip(*self.whole, *self.near, *self.without, strict=True)
         return torch.stack(images), torch.stack(labels)
+
+    def warn_of_full(self, name: str) -> None:
+        """Warns where all of a labelled image is marked: nothing shows then what is not of the class."""
+        full = [place for place, (_, label) in enumerate(self.whole, 1) if not bool((label == 0).any())]
+        if full:
+            larger = "" if self.tile is None else f", or take a larger tile than {self.tile}"
+            which = f"mask {full[0]}" + (f" and {len(full) - 1} more" if len(full) > 1 else "")
+            warnings.warn(
+                f"support {name!r}: {which} of {len(self.whole)} leaves no background, so that all of an image may be taken "
+                f"for it; mark the object alone{larger}",
+                stacklevel=4,
+            )
 
     def _add(self, image: ImageLike, mask: MaskLike, class_id: int | None, image_name: str, mask_name: str) -> None:
         pixels = to_image(image, image_name)

@@ -18,7 +18,7 @@ from cyctr.errors import ConfigError
 
 Level = Literal["mid", "high"]
 Cross = Literal["none", "vanilla", "predicted", "cycle_foreground", "cycle"]
-Matching = Literal["dot", "cosine"]
+Comparison = Literal["dot", "cosine"]
 Mixer = Literal["transformer", "residual"]
 Reads = Literal["nothing", "tokens", "maps"]
 
@@ -104,7 +104,7 @@ class EncoderConfig:
     mlp_ratio: float = setting(3.0, "hidden width of the MLP over d")
     dropout: float = setting(0.1, "dropout of attention weights")
     cross: Cross = setting("cycle", "cross-alignment block; 'none' leaves self-alignment only")
-    matching: Matching = setting(
+    matching: Comparison = setting(
         "dot", "ours: 'cosine' compares the angles of tokens, times a factor that each head learns; normalises support tokens"
     )
     output_projection: bool = setting(True, "the linear layer after the heads are joined, as in Vaswani et al.")
@@ -134,7 +134,7 @@ class EncoderConfig:
         for name in ("dropout", "flag_dropout", "value_dropout", "branch_dropout"):
             require_fraction(f"model.encoder.{name}", getattr(self, name))
         require_choice("model.encoder.cross", self.cross, Cross)
-        require_choice("model.encoder.matching", self.matching, Matching)
+        require_choice("model.encoder.matching", self.matching, Comparison)
 
 
 @dataclass(frozen=True)

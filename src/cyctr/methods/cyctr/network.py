@@ -19,8 +19,7 @@ from cyctr.methods.cyctr.head import AuxiliaryHead, Classifier, Merge, Reduction
 from cyctr.methods.cyctr.loss import episode_loss
 from cyctr.methods.cyctr.released import nearest_pixels
 from cyctr.methods.cyctr.sampling import Sample, TokenCount, TokenSampler
-from cyctr.methods.cyctr.state import Explanation as Explained
-from cyctr.methods.cyctr.state import Extras, Levels, Query, Support
+from cyctr.methods.cyctr.state import Evidence, Extras, Levels, Query, Support
 from cyctr.methods.parts.pooling import Pooling
 from cyctr.methods.parts.prior import prior_map, support_vectors
 from cyctr.seeding import Stream
@@ -149,7 +148,7 @@ class CyCTR(Method[Support]):
         logits = self.backbone.grid.upsample(scores, size)  # (B, 2, H, W)
         shown = None
         if explain:
-            shown = Explained(prior, support.index, support.is_foreground, support.attended, support.grid, traces)
+            shown = Evidence(prior, support.index, support.is_foreground, support.attended, support.grid, traces)
         return Prediction(logits, Extras(priors[:, 1:] if votes else None, shown)), seen
 
     def _predict_support(

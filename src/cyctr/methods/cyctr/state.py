@@ -116,7 +116,7 @@ class CrossTrace:
 
 
 @dataclass(frozen=True, eq=False)
-class Explanation:
+class Evidence:
     """What pictures of a prediction need; see `methods.base.Explanation`.
 
     Attributes:
@@ -165,8 +165,8 @@ class Extras:
     """
 
     votes: Tensor | None = None
-    explanation: Explanation | None = None
+    explanation: Evidence | None = None
 
 
-for _kind in (Query, Support, CrossTrace, Explanation, Extras):
+for _kind in (Query, Support, CrossTrace, Evidence, Extras):
     torch.export.register_dataclass(_kind, serialized_type_name=f"cyctr.{_kind.__name__}")
