@@ -25,6 +25,7 @@ from confidence import chances, fit
 from photos import ROOT, Photos, remember
 
 from cyctr import Segmenter
+from cyctr.backbones.recognition import load_recogniser
 from cyctr.images.geometry import padding_of
 from cyctr.inference.tiles import Window
 from cyctr.storage import write_atomically
@@ -68,6 +69,7 @@ def run(given: argparse.Namespace) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(given.threads)
     segmenter = Segmenter.from_pretrained(given.model, device="cpu")
+    segmenter.network.recogniser = load_recogniser(segmenter.network.model.backbone)  # also where the confidence asks none
     if segmenter.network.recogniser is None:
         raise SystemExit(f"{given.model}: has no classifier that the confidence could ask")
     forget = remember(segmenter)
