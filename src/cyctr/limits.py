@@ -24,6 +24,8 @@ POLYGON_POINTS = 1_000_000
 """Of one outline."""
 POLYGON_LENGTH = 2**23
 """Pixels, the way around one outline."""
+REACH = 2
+"""Longer sides of the image: how far from its corner an outline of COCO goes."""
 RUNS = 1_000_000
 """Of the run lengths of a labelled image."""
 
