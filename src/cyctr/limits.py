@@ -49,6 +49,8 @@ JSON_BYTES = 2**31
 """Of a JSON document."""
 NOTES_BYTES = 2**26
 """Of a JSON document, or of one line, in which a run says how far it is."""
+TEXT_BYTES = 2**24
+"""Of a list of names."""
 
 REQUEST_BYTES = 2**26
 """Of a request to the page's server, counted as they come."""
