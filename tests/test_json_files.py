@@ -43,6 +43,11 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
         json_files.read(tmp_path / "a.json", largest=8)
 
 
+def test_a_document_longer_than_any_of_ours_is_refused_before_it_is_parsed():
+    with pytest.raises(ValueError, match="it holds 33,554,433 bytes, expected at most 33,554,432"):
+        json_files.parse_object(b"[" * (2**25 + 1))
+
+
 def test_damaged_lines_are_none_and_the_others_are_read(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n\xff\n[\n' + b"[" * 9000 + b"\n2\n3")
     assert [value for _, value in json_files.read_lines(tmp_path / "a.jsonl")] == [{"a": 1}, None, None, None, 2, None]

@@ -31,11 +31,12 @@ def parse(content: bytes | str) -> Any:
 
 
 def parse_object(content: bytes | str) -> dict[str, Any]:
-    """Likewise of a document that is an object.
+    """Likewise of a document of ours, which is an object.
 
     Raises:
-        ValueError: it is something else, too.
+        ValueError: it is something else, too, or longer than any of ours.
     """
+    _check_length(len(content), NOTES_BYTES)
     value = parse(content)
     if not isinstance(value, dict):
         raise ValueError(f"it is a {type(value).__name__}, not an object")
@@ -99,9 +100,13 @@ def _content(path: Path, largest: int) -> bytes:
     status = path.stat()
     if not _is_file(status):
         raise ValueError(f"it is {_NO_FILE}")
-    if status.st_size > largest:
-        raise ValueError(f"it holds {status.st_size:,} bytes, expected at most {largest:,}")
+    _check_length(status.st_size, largest)
     return path.read_bytes()
+
+
+def _check_length(length: int, largest: int) -> None:
+    if length > largest:
+        raise ValueError(f"it holds {length:,} bytes, expected at most {largest:,}")
 
 
 def _is_file(status: os.stat_result) -> bool:

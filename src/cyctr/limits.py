@@ -47,8 +47,8 @@ JSON_DEPTH = 64
 """Lists and objects within each other in a JSON document."""
 JSON_BYTES = 2**31
 """Of a JSON document."""
-NOTES_BYTES = 2**26
-"""Of a JSON document, or of one line, in which a run says how far it is."""
+NOTES_BYTES = 2**25
+"""Of a JSON document, or of one line, in which we say something of our own; read, it may take 30 times as much."""
 TEXT_BYTES = 2**24
 """Of a list of names."""
 
