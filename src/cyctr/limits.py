@@ -49,6 +49,8 @@ JSON_BYTES = 2**31
 """Of a JSON document."""
 NOTES_BYTES = 2**25
 """Of a JSON document, or of one line, in which we say something of our own; read, it may take 30 times as much."""
+MAT_BYTES = 2**19
+"""Of a mask of SBD; theirs have some ten thousand."""
 TEXT_BYTES = 2**24
 """Of a list of names."""
 
