@@ -145,6 +145,13 @@ def test_a_missing_file_is_refused(tmp_path):
         load_checkpoint(tmp_path / "missing.safetensors")
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "state.safetensors")
+    with pytest.raises(ValueError, match="it is a pipe"):
+        unpack(tmp_path / "state.safetensors")
+
+
 def test_half_a_file_is_refused(saved):
     truncate(saved)
     with pytest.raises(

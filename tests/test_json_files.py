@@ -1,4 +1,5 @@
 import json
+import os
 
 import pytest
 
@@ -42,9 +43,33 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
         json_files.read(tmp_path / "a.json", largest=8)
 
 
+def test_a_document_longer_than_any_of_ours_is_refused_before_it_is_parsed():
+    with pytest.raises(ValueError, match="it holds 33,554,433 bytes, expected at most 33,554,432"):
+        json_files.parse_object(b"[" * (2**25 + 1))
+
+
 def test_damaged_lines_are_none_and_the_others_are_read(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'{"a": 1}\n\xff\n[\n' + b"[" * 9000 + b"\n2\n3")
     assert [value for _, value in json_files.read_lines(tmp_path / "a.jsonl")] == [{"a": 1}, None, None, None, 2, None]
+
+
+def test_what_is_longer_than_a_line_may_be_comes_in_damaged_pieces(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_files, "NOTES_BYTES", 4)
+    (tmp_path / "a.jsonl").write_bytes(b"1\n" + bytes(10) + b"\n2\n")
+    assert list(json_files.read_lines(tmp_path / "a.jsonl")) == [
+        (b"1\n", 1),
+        *((piece, None) for piece in (bytes(4), bytes(4), b"\0\0\n")),
+        (b"2\n", 2),
+    ]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ValueError, match="it is not a regular file"):
+        json_files.read(tmp_path / "pipe")
+    with pytest.raises(OSError, match="not a regular file"):
+        list(json_files.read_lines(tmp_path / "pipe"))
 
 
 @pytest.mark.parametrize("values", [["key", {"a": 0.1, "b": [None, True]}], ["\udcff", {"é": 2**60}], [[], {}]])

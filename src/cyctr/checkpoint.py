@@ -196,6 +196,8 @@ def unpack(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         ValueError: it is not as `pack` wrote it. Files of earlier versions have no checksum.
     """
+    if path.is_fifo():  # opening it would wait for its writer
+        raise ValueError("it is a pipe")
     with safe_open(path, "pt") as file:
         about = json_files.parse_object((file.metadata() or {}).get(_ABOUT, "{}"))
         tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118, no mapping

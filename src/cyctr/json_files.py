@@ -1,7 +1,9 @@
 """JSON from files, ours and others', behind one door: its size, its depth, its encoding and its type are checked here."""
 
+import errno
 import hashlib
 import json
+import os
 import stat
 from collections.abc import Iterator
 from itertools import chain
@@ -11,6 +13,7 @@ from typing import Any
 from cyctr.limits import JSON_BYTES, JSON_DEPTH, NOTES_BYTES
 
 _CONTAINERS = frozenset((dict, list))
+_NO_FILE = "not a regular file"
 
 
 def parse(content: bytes | str) -> Any:
@@ -28,11 +31,12 @@ def parse(content: bytes | str) -> Any:
 
 
 def parse_object(content: bytes | str) -> dict[str, Any]:
-    """Likewise of a document that is an object.
+    """Likewise of a document of ours, which is an object.
 
     Raises:
-        ValueError: it is something else, too.
+        ValueError: it is something else, too, or longer than any of ours.
     """
+    _check_length(len(content), NOTES_BYTES)
     value = parse(content)
     if not isinstance(value, dict):
         raise ValueError(f"it is a {type(value).__name__}, not an object")
@@ -58,8 +62,10 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, Any]]:
     """Each line of a file of JSON lines, and its value: None where the line is damaged, was cut off, or is too long.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: it cannot be read, or is a pipe.
     """
+    if not _is_file(path.stat()):
+        raise OSError(errno.EINVAL, _NO_FILE, str(path))
     with path.open("rb") as file:
         while line := file.readline(NOTES_BYTES):
             yield line, parse_line(line)
@@ -92,11 +98,20 @@ def _seal(values: list[Any]) -> str:
 
 def _content(path: Path, largest: int) -> bytes:
     status = path.stat()
-    if stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode):  # opening or reading one may never end
-        raise ValueError("it is not a regular file")
-    if status.st_size > largest:
-        raise ValueError(f"it holds {status.st_size:,} bytes, expected at most {largest:,}")
+    if not _is_file(status):
+        raise ValueError(f"it is {_NO_FILE}")
+    _check_length(status.st_size, largest)
     return path.read_bytes()
+
+
+def _check_length(length: int, largest: int) -> None:
+    if length > largest:
+        raise ValueError(f"it holds {length:,} bytes, expected at most {largest:,}")
+
+
+def _is_file(status: os.stat_result) -> bool:
+    """Whether reading it ends: that of a pipe may not even begin. A folder counts, which the system refuses to read."""
+    return not (stat.S_ISFIFO(status.st_mode) or stat.S_ISCHR(status.st_mode))
 
 
 def _check_depth(value: Any) -> None:

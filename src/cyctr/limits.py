@@ -24,6 +24,8 @@ POLYGON_POINTS = 1_000_000
 """Of one outline."""
 POLYGON_LENGTH = 2**23
 """Pixels, the way around one outline."""
+REACH = 2
+"""Longer sides of the image: how far from its corner an outline of COCO goes."""
 RUNS = 1_000_000
 """Of the run lengths of a labelled image."""
 
@@ -45,8 +47,12 @@ JSON_DEPTH = 64
 """Lists and objects within each other in a JSON document."""
 JSON_BYTES = 2**31
 """Of a JSON document."""
-NOTES_BYTES = 2**26
-"""Of a JSON document, or of one line, in which a run says how far it is."""
+NOTES_BYTES = 2**25
+"""Of a JSON document, or of one line, in which we say something of our own; read, it may take 30 times as much."""
+MAT_BYTES = 2**19
+"""Of a mask of SBD; theirs have some ten thousand."""
+TEXT_BYTES = 2**24
+"""Of a list of names."""
 
 REQUEST_BYTES = 2**26
 """Of a request to the page's server, counted as they come."""

@@ -432,6 +432,7 @@ BROKEN = {
     "annotation 1, in a.png, has a polygon with nan among": outline([[1, 2, 3, 4, 5, float("nan")]]),
     "annotation 1, in a.png, has a polygon with inf among": outline([[1, 2, 3, 4, 5, float("inf")]]),
     "annotation 1, in a.png, has a polygon with 1e\\+30 among": outline([[1, 2, 3, 4, 5, 1e30]]),
+    "has a polygon with 100000.0 among its numbers; expected pixels from -12 to 12": outline([[0, 0, 1e5, 1e5, 0, 1e5]]),
     "annotation 1, in a.png, has a polygon with 1000000000": outline([[1, 2, 3, 4, 5, 10**400]]),
     "annotation 1, in a.png, has a polygon with '4' among": outline([[1, 2, 3, "4", 5, 6]]),
     "annotation 1, in a.png, has a polygon with None among": outline([[1, 2, 3, None, 5, 6]]),
@@ -622,9 +623,9 @@ def test_an_image_outside_the_folder_is_never_read(lead, tmp_path):
 
 
 def test_an_outline_that_would_take_all_memory_to_draw_is_left_out_with_a_line(tmp_path):
-    zigzag = [0, 0, 9, 1e5] * 50_000
-    places = write(tmp_path, [image(1, "a.png", 8, 8)], [mark(1, 1, 7, [zigzag]), mark(2, 1, 2, [rectangle(0, 0, 4, 4)])])
+    zigzag = [0, 0, 9, 150] * 50_000
+    places = write(tmp_path, [image(1, "a.png", 80, 80)], [mark(1, 1, 7, [zigzag]), mark(2, 1, 2, [rectangle(0, 0, 4, 4)])])
     problems = []
     _, pool = open_coco_json(*places, "own", problems.append)
     assert pool.index().number.tolist() == [0]
-    assert any("has an outline of 10,000,000,000 pixels of length" in problem for problem in problems)
+    assert any("has an outline of 15,000,000 pixels of length" in problem for problem in problems)

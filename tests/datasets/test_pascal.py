@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -6,6 +7,7 @@ from miniature import box, picture, write
 from PIL import Image
 
 from cyctr.config import ProtocolConfig
+from cyctr.datasets.listing import read_names
 from cyctr.datasets.pascal import CLASSES, open_pascal, read_list
 from cyctr.episodes.sampler import eligible
 from cyctr.episodes.sizes import list_sizes
@@ -147,6 +149,18 @@ def test_measuring_needs_no_training_list(root):
     assert {row.split for row in list_sizes(dataset, ProtocolConfig())} == {"test"}
     with pytest.raises(DataError, match="pascal has no train images here; its list of them is missing"):
         dataset.pool("train")
+
+
+@pytest.mark.parametrize("read", [read_list, read_names])
+def test_a_list_that_is_none_is_refused_before_it_fills_the_memory(read, tmp_path):
+    with (tmp_path / "val.txt").open("wb") as file:
+        file.truncate(2**24 + 1)
+    with pytest.raises(DataError, match="holds 16,777,217 bytes; expected a list of names of at most 16,777,216"):
+        read(tmp_path / "val.txt")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.txt")
+        with pytest.raises(DataError, match="is a pipe; expected a list of names"):
+            read(tmp_path / "pipe.txt")
 
 
 @pytest.mark.parametrize(

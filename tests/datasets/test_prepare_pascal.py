@@ -465,6 +465,12 @@ def test_a_mat_file_with_something_else_in_it_is_refused(values, words, tmp_path
         read_sbd_mask(tmp_path / "a.mat", loadmat)
 
 
+def test_a_mask_of_sbd_that_may_fill_the_memory_once_unpacked_is_refused(tmp_path):
+    (tmp_path / "a.mat").write_bytes(bytes(2**19 + 1))
+    with pytest.raises(DataError, match="holds 524,289 bytes; expected a mask of SBD of at most 524,288"):
+        read_sbd_mask(tmp_path / "a.mat", pascal_masks.mat_reader())
+
+
 def test_the_command_prints_what_it_found_and_made(run, voc, sbd):
     code, output, error = run("--voc", voc, "--sbd", sbd)
     assert (code, error) == (0, "")

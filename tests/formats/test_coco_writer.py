@@ -9,6 +9,7 @@ from pycocotools import mask as drawing
 from pycocotools.coco import COCO
 from shapes import EDGE_CASES, blobs, disc, filled, found, full, iou, nothing, one_pixel, regions, ring, speckle
 
+from cyctr import json_files
 from cyctr.datasets.own_folder import open_folder
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import open_writer
@@ -139,6 +140,21 @@ def test_a_run_that_was_stopped_goes_on_after_its_last_whole_line(tail, tmp_path
     later.finish()
     assert json.loads((tmp_path / "stopped" / "annotations.json").read_text()) == expected
     assert all(open_writer("coco", tmp_path / "stopped", ["cup", "plate"]).done(key) for key in "abcd")
+
+
+@pytest.mark.parametrize("after", [b"\n", b""])
+def test_a_line_too_long_to_be_a_record_is_passed_over_without_being_held(after, tmp_path, monkeypatch):
+    monkeypatch.setattr(json_files, "NOTES_BYTES", 2**16)
+    expected, _ = written(tmp_path, {"a": {"cup": one_pixel()}, "b": {"cup": full()}})
+    first, second, third = (tmp_path / RECORDS).read_bytes().splitlines(keepends=True)
+    (tmp_path / RECORDS).write_bytes(first + second + (bytes(10**7) + after + third if after else third + bytes(10**7)))
+    tracemalloc.start()
+    writer = open_writer("coco", tmp_path, ["cup", "plate"])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert writer.done("a") and writer.done("b") and peak < 2**20
+    writer.finish()
+    assert json.loads((tmp_path / "annotations.json").read_text()) == expected
 
 
 def test_wherever_a_run_was_cut_off_it_goes_on_to_the_same_json(tmp_path):

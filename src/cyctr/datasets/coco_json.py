@@ -11,9 +11,7 @@ from numpy.typing import NDArray
 
 from cyctr.datasets.index import Integers
 from cyctr.errors import DataError
-from cyctr.limits import IMAGE_PIXELS, check_outline
-
-_FARTHEST = 1e6  # a polygon is walked in steps of a fifth of a pixel, so a point far outside would take forever
+from cyctr.limits import IMAGE_PIXELS, REACH, check_outline
 
 
 @dataclass(slots=True)
@@ -131,23 +129,27 @@ def shapes_of(outline: object, size: tuple[int, int]) -> list[Shape]:
     if not isinstance(outline, list) or not outline:
         raise DataError("has no segmentation; expected polygons or RLE: outline the object, or remove the annotation")
     for polygon in outline:
-        _check_polygon(polygon)
+        _check_polygon(polygon, REACH * max(size))
     return outline
 
 
-def _check_polygon(polygon: object) -> None:
+def _check_polygon(polygon: object, farthest: int) -> None:
+    """Raises DataError for what is no outline; it is drawn in steps, so one far outside of its image would take forever."""
     remedy = "expected x, y of 3 points or more: draw it again, or remove it"
     if not isinstance(polygon, list):
         raise DataError(f"has a polygon that is {polygon!r:.40}, not a list; {remedy}")
     if len(polygon) < 6 or len(polygon) % 2:
         raise DataError(f"has a polygon of {len(polygon)} numbers; {remedy}")
     try:
-        fine = math.isfinite(sum(polygon)) and min(polygon) >= -_FARTHEST and max(polygon) <= _FARTHEST
+        fine = math.isfinite(sum(polygon)) and min(polygon) >= -farthest and max(polygon) <= farthest
     except (TypeError, OverflowError):
         fine = False
     if not fine:
-        strange = next((x for x in polygon if not isinstance(x, int | float) or not abs(x) <= _FARTHEST), None)
-        raise DataError(f"has a polygon with {strange!r:.40} among its numbers; {remedy}")
+        strange = next((x for x in polygon if not isinstance(x, int | float) or not abs(x) <= farthest), None)
+        raise DataError(
+            f"has a polygon with {strange!r:.40} among its numbers; expected pixels from {-farthest} to {farthest}, "
+            "twice the longer side: draw it again, or remove it"
+        )
     check_outline(np.array(polygon, np.float64).reshape(-1, 2))
 
 

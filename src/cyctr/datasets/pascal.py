@@ -4,6 +4,7 @@ from pathlib import Path
 
 from cyctr.datasets import folds
 from cyctr.datasets.dataset import Dataset, OnProblem, Pool, Split, refuse
+from cyctr.datasets.listing import text_lines
 from cyctr.datasets.pools import LabelledPool
 from cyctr.errors import DataError
 from cyctr.images.imaging import find_images
@@ -59,7 +60,7 @@ def _open_list(root: Path, name: str, images: dict[str, Path], masks: dict[str, 
 def read_list(path: Path, complain: OnProblem = refuse) -> list[str]:
     """The stems of a list, one on each line; what stands behind the first word of a line does not count."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        lines = text_lines(path)
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise DataError(

@@ -18,6 +18,7 @@ from cyctr.datasets.archives import reason
 from cyctr.datasets.pascal import CLASSES, IMAGES, MASKS
 from cyctr.errors import DataError
 from cyctr.images.imaging import image_size, read_values, write_values
+from cyctr.limits import MAT_BYTES, check_bytes
 from cyctr.types import IGNORE, Pixels
 
 _KNOWN_VALUES = np.isin(np.arange(256), [*range(len(CLASSES) + 1), IGNORE])
@@ -40,7 +41,10 @@ def read_sbd_mask(path: Path, load_mat: Callable[..., Mapping[str, Any]]) -> Pix
         DataError: it cannot be read, or holds something else.
     """
     try:
+        check_bytes(path, path.stat().st_size, MAT_BYTES, "a mask of SBD")  # unpacked, it may be a thousand times as large
         values = np.asarray(load_mat(str(path), variable_names=("GTcls",))["GTcls"][0, 0]["Segmentation"])
+    except DataError:
+        raise
     except Exception as error:  # scipy's reader meets damage with whatever it trips over
         raise DataError(f"{path}: cannot be read as SBD's GTcls ({reason(error)}); unpack it again") from error
     if values.ndim != 2 or not values.size or not np.can_cast(values.dtype, np.int64, "same_kind"):

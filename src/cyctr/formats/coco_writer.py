@@ -113,19 +113,18 @@ class CocoWriter:
         """Learns what an earlier run has written: all lines that are whole."""
         path = self._folder / RECORDS
         try:
-            with path.open("rb") as file:
-                first = file.readline()
-                if not first.endswith(b"\n"):  # it ended before it began
-                    return
-                header = json_files.parse_line(first)
-                self._check(header if isinstance(header, dict) else {})
-                self._end = file.tell()
-                for line in file:
-                    if not line.endswith(b"\n"):
-                        break
-                    if (record := _record(line)) is not None:
-                        self._starts[record["key"]] = self._end
-                    self._end += len(line)
+            lines = json_files.read_lines(path)
+            first, header = next(lines, (b"", None))
+            if not first.endswith(b"\n"):  # it ended before it began
+                return
+            self._check(header if isinstance(header, dict) else {})
+            self._end = end = len(first)
+            for line, value in lines:
+                start, end = end, end + len(line)
+                if (record := _record(value)) is not None:
+                    self._starts[record["key"]] = start
+                if line.endswith(b"\n"):
+                    self._end = end
         except FileNotFoundError:
             if (self._folder / ANNOTATIONS).exists():
                 raise DataError(
@@ -203,7 +202,7 @@ class CocoWriter:
         with (self._folder / RECORDS).open("rb") as file:
             for key in sorted(self._starts):
                 file.seek(self._starts[key])
-                record = _record(file.readline())
+                record = _record(json_files.parse_line(file.readline()))
                 if record is None:
                     raise DataError(f"{one_line(self._folder / RECORDS)}: was changed while it was read; run the command again")
                 yield record
@@ -234,9 +233,8 @@ def _earlier(header: dict[str, Any]) -> str:
     return listed([one_line(name) for name in classes]) if isinstance(classes, list) else "unknown"
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    """What a line says of an image; none where it is damaged. Lines of earlier versions have no checksum."""
-    value = json_files.parse_line(line)
+def _record(value: Any) -> dict[str, Any] | None:
+    """What the value of a line says of an image; none where it is damaged. Lines of earlier versions have no checksum."""
     values = [value] if isinstance(value, dict) else json_files.unsealed(value, 1)
     match values:
         case [{"key": str(), "file_name": str(), "height": int(), "width": int(), "annotations": list(annotations)}]:

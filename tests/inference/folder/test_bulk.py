@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from segmenting import files, photo, photos
 
+from cyctr import json_files
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import open_writer
 from cyctr.inference.folder.bulk import segment_folder
@@ -270,6 +271,19 @@ def test_a_ledger_that_leads_out_of_its_folder_removes_nothing_there(tmp_path):
 
 
 # how much it takes
+
+
+def test_a_damaged_ledger_of_any_length_is_not_held_in_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_files, "NOTES_BYTES", 2**16)
+    segmented(tmp_path / "out", find_queries([photos(tmp_path / "q", 1)]))
+    with (tmp_path / "out" / ".predictions.jsonl").open("ab") as file:
+        file.write(bytes(10**7))
+    told = []
+    tracemalloc.start()
+    ledger = opened(tmp_path / "out", complain=told.append)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(told) == len(ledger.records) == 1 and peak < 2**20
 
 
 @pytest.mark.parametrize("form", ["png", "coco"])

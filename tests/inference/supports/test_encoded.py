@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import zipfile
 
 import numpy as np
@@ -43,6 +44,13 @@ def label():
 def test_a_file_of_an_earlier_version_has_no_checksum_and_is_read(image, label, tmp_path):
     stored = read_support(written(tmp_path / "cup.cyctr", [image], [label]))
     assert stored.name == "cup" and np.array_equal(stored.labels[0].numpy(), label)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names here")
+def test_a_pipe_is_refused_instead_of_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "cup.cyctr")
+    with pytest.raises(DataError, match="is a pipe; expected a file"):
+        read_support(tmp_path / "cup.cyctr")
 
 
 def test_a_label_of_another_size_than_its_image_is_refused(image, label, tmp_path):

@@ -181,18 +181,22 @@ class Ledger:
             noted = json_files.read_object(self.folder / _SHARED)
             self.shared = {name: digest for name, digest in noted.items() if name in _OF_ALL}
         path = self.folder / _RECORDS
+        whole, damaged = [], 0
         try:
-            read = list(json_files.read_lines(path))
+            for line, value in json_files.read_lines(path):
+                entry = _entry(value, classes)
+                if entry is None:
+                    damaged += 1
+                    continue
+                key, record, stamp, digests = entry
+                self.records[key], self.stamps[key], self.digests[key] = record, stamp, digests
+                whole.append(line)
         except FileNotFoundError:
             return
         except OSError as error:
             raise DataError(f"{path}: cannot be read ({error.strerror}); choose another folder", "output") from error
-        lines, entries = [line for line, _ in read], [_entry(value, classes) for _, value in read]
-        for key, record, stamp, digests in filter(None, entries):
-            self.records[key], self.stamps[key], self.digests[key] = record, stamp, digests
-        if damaged := entries.count(None):
+        if damaged:
             complain(f"{path}: {counted(damaged, 'line')} cut off or damaged; what was noted there is done again")
-            whole = [line for line, entry in zip(lines, entries, strict=True) if entry]
             _replace(path, b"".join(whole))  # the next one begins on a line of its own
 
     def _clear(self) -> None:

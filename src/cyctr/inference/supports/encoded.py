@@ -133,6 +133,8 @@ class StoredSupport:
 def read_support(path: str | Path) -> StoredSupport:
     """The content of a support's file."""
     try:
+        if Path(path).is_fifo():  # opening it would wait for its writer
+            raise DataError(f"{path}: is a pipe; expected a file that `cyctr support save` wrote")
         with zipfile.ZipFile(path) as archive:
             about = json_files.parse_object(_content(archive, _ABOUT))
             if about.get("format") != _FORMAT:
