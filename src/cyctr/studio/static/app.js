@@ -16,7 +16,7 @@ import { nextOpen, open, order, step, useAsExample } from "./opening.js";
 import { startPanel } from "./panel.js";
 import { learn } from "./photos.js";
 import { decode } from "./png.js";
-import { arrived } from "./previews.js";
+import { arrived, previewed } from "./previews.js";
 import { retry } from "./saver.js";
 import { emit, get, on, read, rememberChoices, set, write } from "./state.js";
 import { box, frame, region } from "./tools/box.js";
@@ -247,6 +247,7 @@ function listenToServer() {
   });
   listen({
     preview: arrived,
+    previewed,
     job: jobNews,
     photo: (photo) => learn(photo),
     project: projectNews,
