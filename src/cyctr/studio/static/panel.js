@@ -24,23 +24,22 @@ export async function addClass(name) {
 }
 
 /** Asks for a name and makes a class. */
-export async function newClass() {
-  const name = await askText({
+export const newClass = () =>
+  askText({
     title: "New class",
     text: "Name what you want to find, for example: cup.",
     label: "Name",
     button: "Add",
+    act: async (name) => !name || (await addClass(name)) !== null,
   });
-  return name ? addClass(name) : null;
-}
 
-async function rename(item) {
-  const name = await askText({ title: "Rename the class", label: "Name", value: item.name, button: "Rename" });
-  if (name && name !== item.name) await change(item, { name });
-}
+const rename = (item) =>
+  askText({ title: "Rename the class", label: "Name", value: item.name, button: "Rename", act: async (name) => !name || name === item.name || change(item, { name }) });
 
 async function change(item, changes) {
-  if (await attempt(() => patch(`/api/classes/${item.id}`, changes))) emit("project-news", await getJson("/api/project"));
+  if (!(await attempt(() => patch(`/api/classes/${item.id}`, changes)))) return false;
+  emit("project-news", await getJson("/api/project"));
+  return true;
 }
 
 async function drop(item) {
