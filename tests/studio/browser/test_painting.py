@@ -200,8 +200,11 @@ def test_a_new_class_is_there_before_the_page_takes_the_next_key(desk):
     page = desk.window()
     begin(page)
     held = []
-    page.route("**/api/classes", lambda route: held.append(route))
     page.keyboard.press("Shift+n")
+    page.fill("dialog input", "cup")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog [role=alert]:has-text('there is a class')")
+    page.route("**/api/classes", lambda route: held.append(route))
     page.fill("dialog input", "saucer")
     page.keyboard.press("Enter")
     page.keyboard.press("1")

@@ -6,26 +6,34 @@ import { keepMine, takeTheirs } from "./saver.js";
 
 /**
  * Asks a question; resolves to the value of the chosen button, or null when it is dismissed.
- * `choices` are { text, value, kind, act } with kind "primary" or "danger"; `content` are further elements. Where `act`
- * resolves to false, the question stays.
+ * `choices` are { text, value, kind, act } with kind "primary" or "danger"; `content` are further elements. The question
+ * stays until `act` is done; what goes wrong is said in it.
  */
 export function ask({ title, text = "", content = [], choices }) {
   return new Promise((resolve) => {
     const buttons = choices.map(({ text: label, value, kind = "", act = null }) => {
       const click = async () => {
         button.disabled = true;
-        if (!act || (await act()) !== false) close(value);
+        try {
+          if (act) await act();
+          close(value);
+        } catch (error) {
+          problem.hidden = false;
+          problem.textContent = error.message;
+        }
         button.disabled = false;
       };
       const button = h("button", { type: "button", class: kind, value: String(value), on: { click } }, label);
       return button;
     });
+    const problem = h("p", { class: "problem", role: "alert", hidden: true });
     const dialog = h(
       "dialog",
       { class: "question", "aria-labelledby": "question-title" },
       h("h2", { id: "question-title" }, title),
       text ? h("p", {}, text) : null,
       ...content,
+      problem,
       h("div", { class: "choices" }, ...buttons),
     );
     const close = (value) => {
