@@ -52,6 +52,31 @@ def test_keys_that_follow_each_other_quickly_decide_one_photo_each(page):
     wait(lambda: all(page.get_attribute(f"#cell-{place}", "data-state") in ("rejected", "example") for place in range(4)))
 
 
+def test_a_key_on_an_accepted_photo_keeps_it_accepted_and_its_button_takes_that_back(page):
+    page.keyboard.press("Shift+2")
+    page.wait_for_selector("#cell-9[data-photo]")
+    for _ in range(2):
+        page.locator("#cell-1").click()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#cell-1[data-state=accepted]")
+        page.wait_for_selector("#cell-2[aria-selected=true]")
+    page.locator("#cell-1").click()
+    page.click("#loupe-accept")
+    page.wait_for_selector("#cell-1[data-state=open]")
+    page.wait_for_selector("#count-accepted:text('0')")
+
+
+def test_the_review_is_sorted_again_after_a_run(page):
+    page.keyboard.press("Shift+2")
+    page.wait_for_selector("#cell-9[data-photo]")
+    page.keyboard.press("Shift+1")
+    stroke(page, [Sight(page).screen(x, y) for x, y in ((5, 5), (45, 5), (45, 30), (5, 30))])
+    saved(page)
+    segment_all(page)
+    with page.expect_request("**/api/photos?sort=confidence*"):
+        page.keyboard.press("Shift+2")
+
+
 def test_after_another_run_the_page_says_how_many_masks_differ_and_shows_them(page, desk):
     stroke(page, [Sight(page).screen(x, y) for x, y in ((5, 5), (45, 5), (45, 30), (5, 30))])
     saved(page)

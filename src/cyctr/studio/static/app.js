@@ -225,8 +225,8 @@ function bindButtons() {
     drawTheme(theme);
   });
   press("show-keys", showKeys);
-  press("accept", () => decideOpen("accepted"));
-  press("reject", () => decideOpen("rejected"));
+  press("accept", () => decideOpen("accepted", true));
+  press("reject", () => decideOpen("rejected", true));
   press("use-example", () => useAsExample(get("photo")));
   press("next", () => step(1));
   press("previous", () => step(-1));
