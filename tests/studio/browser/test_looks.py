@@ -84,6 +84,13 @@ def test_a_key_that_is_changed_works_and_a_conflict_is_told(desk):
     assert page.get_attribute("[data-tool=brush]", "aria-pressed") == "true"
 
 
+def test_the_offer_to_fetch_sam_names_its_size_and_licence(desk, monkeypatch):
+    monkeypatch.setattr("cyctr.studio.sam.Sam.ready", False)
+    page = desk.window()
+    page.click("[data-tool=click]")
+    page.wait_for_selector("#sam-fetch:text('184 MB, Apache-2.0')")
+
+
 def test_single_keys_can_be_switched_off(desk):
     page = desk.window()
     begin(page)

@@ -95,10 +95,10 @@ function drawSam(sam) {
   byId("sam-offer").hidden = ready || !sam;
   byId("click-kind").hidden = !ready;
   if (!sam || ready) return;
-  const size = sam.bytes ? `${Math.round(sam.bytes / 1e6)} MB` : "";
-  byId("sam-fetch").disabled = Boolean(sam.fetching);
-  byId("sam-fetch").textContent = sam.fetching ? "Fetching SAM" : `Fetch SAM${size ? ` (${size})` : ""}`;
-  byId("sam-fetch").title = `Sharper smart clicks. ${sam.licence ? `Licence: ${sam.licence}.` : ""} Smart clicks work without it.`;
+  const size = `${Math.round(sam.size / 1e6)} MB`;
+  byId("sam-fetch").disabled = sam.fetching;
+  byId("sam-fetch").textContent = sam.fetching ? `Fetching SAM: ${Math.round(sam.bytes / 1e6)} of ${size}` : `Fetch SAM (${size}, ${sam.licence})`;
+  byId("sam-fetch").title = "Sharper smart clicks. They work without it, too.";
 }
 
 function projectNews(news) {
@@ -251,7 +251,10 @@ function listenToServer() {
     job: jobNews,
     photo: (photo) => learn(photo),
     project: projectNews,
-    sam: (sam) => set({ project: { ...get("project"), sam: { ...get("project").sam, ...sam } } }),
+    sam: (sam) => {
+      set({ project: { ...get("project"), sam } });
+      if (sam.problem) note(sam.problem, { problem: true });
+    },
     problem: ({ text }) => note(text, { problem: true }),
     lost: () => {
       trouble.lost = true;
