@@ -225,6 +225,7 @@ def test_an_undo_is_not_overtaken_by_the_stroke_that_it_takes_back(desk):
     wait(lambda: page.title() and late)
     page.keyboard.press("Control+z")
     wait(lambda: desk.mask("0") is None)
+    page.wait_for_selector("#photo-masks:has-text('no mask')")
     ((route, answer),) = late
     route.fulfill(response=answer)
     wait(lambda: page.text_content("#photo-state") == "not looked at" and not (desk.project / "images" / "0.png").exists())

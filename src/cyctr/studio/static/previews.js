@@ -96,7 +96,8 @@ export function previewed({ photo, request }) {
 
 async function setExample(photo, wanted) {
   try {
-    learn(await post(`/api/photos/${photo.id}/example`, { on: wanted }));
+    const answer = await post(`/api/photos/${photo.id}/example`, { on: wanted });
+    learn({ ...answer, masks: photo.masks }); // a step that was saved meanwhile is newer than the answer
   } catch (error) {
     tell(error);
   }
