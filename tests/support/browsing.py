@@ -1,5 +1,6 @@
 """A real browser in front of a running studio; tests act as a person does and look at the files."""
 
+import io
 import os
 import shutil
 import threading
@@ -103,18 +104,31 @@ class Desk:
             self.strangers.append(request.url)
 
     def mask(self, stem, name="cup"):
-        """(H, W) what the one file with the mask of a photo holds, or none."""
-        paths = [self.project / place / name / f"{stem}.png" for place in ("masks", "found")]
-        there = [path for path in paths if path.is_file()]
-        assert len(there) < 2, f"two files for one mask: {there}"
-        if not there:
+        """(H, W) what the one file with the mask of a photo holds, or none; the server may just be moving it."""
+        with_examples, other = (self.project / place / name / f"{stem}.png" for place in ("masks", "found"))
+        seen = []
+
+        def settled():
+            seen[:] = [_content(path) for path in (with_examples, other, with_examples)]
+            return seen[0] == seen[2] and None in seen
+
+        wait(settled, 10)  # two files for one mask never settle
+        content = seen[0] or seen[1]
+        if content is None:
             return None
-        values = np.asarray(Image.open(there[0]))
+        values = np.asarray(Image.open(io.BytesIO(content)))
         assert set(np.unique(values)) <= {0, 255}
         return values > 0
 
     def close(self):
         self._open.close()
+
+
+def _content(path):
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
 
 
 @pytest.fixture
@@ -149,12 +163,37 @@ def begin(page, name="cup"):
     """Names the first class."""
     page.fill("#first-class-name", name)
     page.press("#first-class-name", "Enter")
-    page.wait_for_selector(".class-row")
+    page.wait_for_selector(".class-row [aria-pressed=true]")
+    page.wait_for_selector("#stage:focus")
 
 
 def shows(page, name):
     """Waits until a photo is open and can be marked."""
     wait(lambda: page.get_attribute("#stage", "data-photo") == name)
+
+
+def previewed(page):
+    """Waits for all previews that the steps so far bring about: they make newer masks."""
+    page.wait_for_selector("#filmstrip[aria-busy=false]", state="attached")
+
+
+def dismiss(page):
+    """Closes all notes."""
+    page.locator(".note button[aria-label=Dismiss]").evaluate_all("(buttons) => buttons.forEach((one) => one.click())")
+
+
+def segment_all(page):
+    """Segments all photos and waits for the end, and for previews."""
+    dismiss(page)
+    page.click("#segment-all")
+    page.click("dialog button.primary")
+    page.wait_for_selector(".note:has-text('segmented'), .note:has-text('differ')")
+    previewed(page)
+
+
+def painted(page):
+    """Waits until the page shows what was asked for: the second frame from now begins when the first is on the screen."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
 
 def zoom(page, percent):

@@ -163,6 +163,8 @@ class Worker:
             self._events.publish("problem", {"text": one_line(error), "photo": one.photos[0]})
         except (CyctrError, OSError) as error:
             self._events.publish("problem", {"text": one_line(error), "photo": one.photos[0], "request": one.request})
+        finally:
+            self._events.publish("previewed", {"photo": one.photos[0], "request": one.request})
 
     def _segment(self, segmenter: Segmenter, previews: Previews, photo_id: str) -> None:
         supports = self._examples.supports(segmenter, lambda text: self._events.publish("problem", {"text": text}))

@@ -1,10 +1,18 @@
 """What everybody can use: no serious violation of the accessibility rules, long lists, keys that are shown and changed."""
 
 import pytest
-from browsing import Sight, begin, saved, shows, stroke, wait
+from browsing import Sight, begin, painted, saved, shows, stroke, wait
 from segmenting import photos
 
 COUNT = 500
+IN_SIGHT = """() => {
+    const box = document.getElementById('review-scroller').getBoundingClientRect();
+    const cells = [...document.querySelectorAll('.cell')].filter((one) => {
+        const { top, bottom } = one.getBoundingClientRect();
+        return bottom > box.top && top < box.bottom;
+    });
+    return cells.length > 0 && cells.every((one) => !one.classList.contains('loading'));
+}"""
 
 
 @pytest.fixture
@@ -76,6 +84,13 @@ def test_a_key_that_is_changed_works_and_a_conflict_is_told(desk):
     assert page.get_attribute("[data-tool=brush]", "aria-pressed") == "true"
 
 
+def test_the_offer_to_fetch_sam_names_its_size_and_licence(desk, monkeypatch):
+    monkeypatch.setattr("cyctr.studio.sam.Sam.ready", False)
+    page = desk.window()
+    page.click("[data-tool=click]")
+    page.wait_for_selector("#sam-fetch:text('184 MB, Apache-2.0')")
+
+
 def test_single_keys_can_be_switched_off(desk):
     page = desk.window()
     begin(page)
@@ -96,7 +111,13 @@ def many(folder):
 
 def test_a_long_grid_has_elements_only_for_what_is_in_sight(many, desk):
     page = desk.window()
-    page.locator("#filmstrip").evaluate("(strip) => { strip.scrollLeft = 1e9; }")
+
+    def at_the_end():
+        page.locator("#filmstrip").evaluate("(strip) => { strip.scrollLeft = 1e9; }")
+        painted(page)
+        return page.locator(".frame-button[title='99.jpg']").count()
+
+    wait(at_the_end)  # the strip has its length, and brings the open photo into sight, some time after the page is ready
     page.click(".frame-button[title='99.jpg']")
     shows(page, "99.jpg")
     page.reload()
@@ -105,10 +126,11 @@ def test_a_long_grid_has_elements_only_for_what_is_in_sight(many, desk):
     assert page.locator(".frame").count() <= 20
     page.click("#go-review")
     page.wait_for_selector(f"#review-total:text('{COUNT} photos')")
+    page.wait_for_selector("#cell-0[data-photo]")
     seen = set()
     for _ in range(12):
         page.evaluate("document.getElementById('review-scroller').scrollTop += 2500")
-        page.wait_for_timeout(30)
+        page.wait_for_function(IN_SIGHT)
         assert page.locator(".cell").count() <= 60
         seen.update(page.locator(".cell[data-photo]").evaluate_all("(cells) => cells.map((one) => one.dataset.index)"))
     page.evaluate("document.getElementById('review-scroller').scrollTop = 1e9")

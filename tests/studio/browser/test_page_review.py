@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from browsing import Sight, begin, saved, shows, stroke, wait
+from browsing import Sight, begin, previewed, saved, segment_all, shows, stroke, wait
 from segmenting import photos
 
 
@@ -19,20 +19,8 @@ def page(desk):
     sight = Sight(page)
     stroke(page, [sight.screen(20, 20), sight.screen(30, 22)])
     page.wait_for_selector("#photo-state[data-state=example]")
-    segment(page)
+    segment_all(page)
     return page
-
-
-def segment(page):
-    page.click("#segment-all")
-    page.click("dialog button.primary")
-    page.wait_for_selector(".note:has-text('segmented'), .note:has-text('differ')")
-
-
-def dismiss(page):
-    """Closes all notes."""
-    while page.locator(".note").count():
-        page.locator(".note button[aria-label=Dismiss]").first.click()
 
 
 def test_a_range_chooses_photos_and_many_are_accepted_after_their_number_was_told(page):
@@ -56,34 +44,54 @@ def test_a_range_chooses_photos_and_many_are_accepted_after_their_number_was_tol
 
 
 def test_keys_that_follow_each_other_quickly_decide_one_photo_each(page):
-    page.wait_for_timeout(700)
-    page.wait_for_selector(".frame.stale", state="detached")
     page.keyboard.press("Shift+2")
     page.wait_for_selector("#cell-9[data-photo]")
     for _ in range(4):
         page.keyboard.press("x")
     page.wait_for_selector("#count-rejected:text('4')")
-    assert all(page.get_attribute(f"#cell-{place}", "data-state") in ("rejected", "example") for place in range(4))
+    wait(lambda: all(page.get_attribute(f"#cell-{place}", "data-state") in ("rejected", "example") for place in range(4)))
+
+
+def test_a_key_on_an_accepted_photo_keeps_it_accepted_and_its_button_takes_that_back(page):
+    page.keyboard.press("Shift+2")
+    page.wait_for_selector("#cell-9[data-photo]")
+    for _ in range(2):
+        page.locator("#cell-1").click()
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#cell-1[data-state=accepted]")
+        page.wait_for_selector("#cell-2[aria-selected=true]")
+    page.locator("#cell-1").click()
+    page.click("#loupe-accept")
+    page.wait_for_selector("#cell-1[data-state=open]")
+    page.wait_for_selector("#count-accepted:text('0')")
+
+
+def test_the_review_is_sorted_again_after_a_run(page):
+    page.keyboard.press("Shift+2")
+    page.wait_for_selector("#cell-9[data-photo]")
+    page.keyboard.press("Shift+1")
+    stroke(page, [Sight(page).screen(x, y) for x, y in ((5, 5), (45, 5), (45, 30), (5, 30))])
+    saved(page)
+    segment_all(page)
+    with page.expect_request("**/api/photos?sort=confidence*"):
+        page.keyboard.press("Shift+2")
 
 
 def test_after_another_run_the_page_says_how_many_masks_differ_and_shows_them(page, desk):
-    dismiss(page)
     stroke(page, [Sight(page).screen(x, y) for x, y in ((5, 5), (45, 5), (45, 30), (5, 30))])
     saved(page)
-    page.wait_for_timeout(700)  # previews begin
-    page.wait_for_selector(".frame.stale", state="detached")
+    previewed(page)
     stems = [str(number) for number in range(1, 10)]
     before = {stem: desk.mask(stem) for stem in stems}
-    dismiss(page)
-    segment(page)
+    segment_all(page)
     after = {stem: desk.mask(stem) for stem in stems}
     overlap = {stem: (before[stem] & after[stem]).sum() / max(1, (before[stem] | after[stem]).sum()) for stem in stems}
     differ = {stem for stem, value in overlap.items() if value < 0.98}
     assert differ, "the example was changed much, and some photos have no preview"
     page.click(".note button:has-text('Look at them')")
     page.wait_for_selector(f"#changes-text:has-text('{len(differ)} mask')")
-    names = page.locator(".cell .cell-name").all_text_contents()
-    assert {name.removesuffix(".jpg") for name in names} == differ
+    names = page.locator(".cell .cell-name")
+    wait(lambda: {name.removesuffix(".jpg") for name in names.all_text_contents()} == differ)
     assert page.locator("#loupe-before").is_visible()
     page.keyboard.press("e")
     wait(lambda: page.get_attribute("#compare", "aria-pressed") == "true")
@@ -99,7 +107,7 @@ def test_a_click_shows_why_a_place_was_marked(page):
     page.wait_for_selector("dialog:has-text('Why cup here?')")
     figures = page.locator("dialog figure img")
     assert figures.count() >= 2
-    assert all(figures.nth(place).evaluate("(one) => one.naturalWidth") > 0 for place in range(figures.count()))
+    wait(lambda: figures.evaluate_all("(all) => all.every((one) => one.naturalWidth > 0)"))
 
 
 def test_not_this_erases_and_makes_the_photo_an_example(page, desk):

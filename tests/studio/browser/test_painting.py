@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from browsing import Sight, begin, saved, shows, size_brush, stroke, under_brush, wait, zoom
+from browsing import Sight, begin, painted, saved, shows, size_brush, stroke, under_brush, wait, zoom
 from PIL import Image
 from segmenting import scene
 
@@ -61,6 +61,7 @@ def test_a_stroke_marks_exactly_the_pixels_that_are_seen_under_the_brush(desk, p
 def looked_at(page, box, folder):
     """(H, W, 3) what is seen of the stage, without the brush's ring."""
     page.mouse.move(5, 5)
+    painted(page)
     page.screenshot(path=folder / "screen.png", clip=box)
     return np.asarray(Image.open(folder / "screen.png").convert("RGB")).astype(int)
 
@@ -179,13 +180,13 @@ def test_painting_one_class_takes_pixels_from_another_only_when_asked(desk):
     page.keyboard.press("Shift+n")
     page.fill("dialog input", "saucer")
     page.keyboard.press("Enter")
-    page.wait_for_selector(".class-row >> nth=1 >> [aria-pressed=true]")  # the new class is the one being painted
+    page.wait_for_selector("dialog", state="detached")  # the new class is there, and is the one being painted
     sight = Sight(page)
     page.keyboard.press("1")
     stroke(page, [sight.screen(100, 100), sight.screen(200, 100)])
     page.keyboard.press("2")
     stroke(page, [sight.screen(100, 100), sight.screen(120, 100)])
-    wait(lambda: desk.mask("0", "saucer") is not None)
+    saved(page)
     cup, saucer = desk.mask("0"), desk.mask("0", "saucer")
     assert (cup & saucer).any()
     page.check("#take-others")
@@ -193,6 +194,42 @@ def test_painting_one_class_takes_pixels_from_another_only_when_asked(desk):
     wait(lambda: not desk.mask("0")[100, 200] and desk.mask("0", "saucer")[100, 200])
     more = desk.mask("0", "saucer") & ~saucer
     assert np.array_equal(desk.mask("0"), cup & ~more)
+
+
+def test_a_new_class_is_there_before_the_page_takes_the_next_key(desk):
+    page = desk.window()
+    begin(page)
+    held = []
+    page.keyboard.press("Shift+n")
+    page.fill("dialog input", "cup")
+    page.keyboard.press("Enter")
+    page.wait_for_selector("dialog [role=alert]:has-text('there is a class')")
+    page.route("**/api/classes", lambda route: held.append(route))
+    page.fill("dialog input", "saucer")
+    page.keyboard.press("Enter")
+    page.keyboard.press("1")
+    wait(lambda: page.locator("dialog[open]").count() == 1 and held)
+    held[0].continue_()
+    page.wait_for_selector("dialog", state="detached")
+    stroke(page, [Sight(page).screen(100, 100)])
+    saved(page)
+    assert desk.mask("0") is None and desk.mask("0", "saucer") is not None
+
+
+def test_an_undo_is_not_overtaken_by_the_stroke_that_it_takes_back(desk):
+    page = desk.window()
+    begin(page)
+    late = []
+    page.route("**/example", lambda route: route.continue_() if late else late.append((route, route.fetch())))
+    stroke(page, [Sight(page).screen(100, 100)])
+    wait(lambda: page.title() and late)
+    page.keyboard.press("Control+z")
+    wait(lambda: desk.mask("0") is None)
+    page.wait_for_selector("#photo-masks:has-text('no mask')")
+    ((route, answer),) = late
+    route.fulfill(response=answer)
+    wait(lambda: page.text_content("#photo-state") == "not looked at" and not (desk.project / "images" / "0.png").exists())
+    assert page.locator(".note.problem").count() == 0
 
 
 def test_the_wand_takes_the_region_of_one_colour(desk):
@@ -246,9 +283,9 @@ def test_a_photo_of_many_megapixels_comes_in_tiles_and_its_mask_is_of_full_size(
     wait(lambda: page.get_attribute("#stage", "data-sharp") == "true")
     sight = Sight(page)
     page.mouse.move(*sight.screen(4050, 3050))
-    while Sight(page).scale < 1:
+    while (before := Sight(page).scale) < 1:
         page.mouse.wheel(0, -600)
-        page.wait_for_timeout(20)
+        wait(lambda before=before: Sight(page).scale > before)
     sight = Sight(page)
     place = tuple(map(round, sight.screen(4050, 3050)))
     size_brush(page, 101)
@@ -259,5 +296,5 @@ def test_a_photo_of_many_megapixels_comes_in_tiles_and_its_mask_is_of_full_size(
     assert mask.shape == (3300, 4400)
     window = mask[row - 60 : row + 60, column - 60 : column + 60]
     assert np.array_equal(window, under_brush((120, 120), [(60, 60)], 101)) and mask.sum() == window.sum()
-    tiles = page.evaluate("performance.getEntriesByType('resource').filter((one) => one.name.includes('/tile/')).length")
-    assert tiles > 4
+    tiles = "performance.getEntriesByType('resource').filter((one) => one.name.includes('/tile/')).length"
+    wait(lambda: page.evaluate(tiles) > 4)

@@ -72,7 +72,7 @@ export function listen(handlers, wasLost = false) {
     // a browser gives up after an answer such as 401 or 500; a server that was restarted deserves another try
     if (source.readyState === EventSource.CLOSED) setTimeout(() => listen(handlers, true), 2000);
   });
-  for (const name of ["preview", "job", "photo", "project", "sam", "problem"]) {
+  for (const name of ["preview", "previewed", "job", "photo", "project", "sam", "problem"]) {
     source.addEventListener(name, (event) => handlers[name]?.(JSON.parse(event.data)));
   }
 }

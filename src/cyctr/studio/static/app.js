@@ -16,7 +16,7 @@ import { nextOpen, open, order, step, useAsExample } from "./opening.js";
 import { startPanel } from "./panel.js";
 import { learn } from "./photos.js";
 import { decode } from "./png.js";
-import { arrived } from "./previews.js";
+import { arrived, previewed } from "./previews.js";
 import { retry } from "./saver.js";
 import { emit, get, on, read, rememberChoices, set, write } from "./state.js";
 import { box, frame, region } from "./tools/box.js";
@@ -95,10 +95,10 @@ function drawSam(sam) {
   byId("sam-offer").hidden = ready || !sam;
   byId("click-kind").hidden = !ready;
   if (!sam || ready) return;
-  const size = sam.bytes ? `${Math.round(sam.bytes / 1e6)} MB` : "";
-  byId("sam-fetch").disabled = Boolean(sam.fetching);
-  byId("sam-fetch").textContent = sam.fetching ? "Fetching SAM" : `Fetch SAM${size ? ` (${size})` : ""}`;
-  byId("sam-fetch").title = `Sharper smart clicks. ${sam.licence ? `Licence: ${sam.licence}.` : ""} Smart clicks work without it.`;
+  const size = `${Math.round(sam.size / 1e6)} MB`;
+  byId("sam-fetch").disabled = sam.fetching;
+  byId("sam-fetch").textContent = sam.fetching ? `Fetching SAM: ${Math.round(sam.bytes / 1e6)} of ${size}` : `Fetch SAM (${size}, ${sam.licence})`;
+  byId("sam-fetch").title = "Sharper smart clicks. They work without it, too.";
 }
 
 function projectNews(news) {
@@ -225,8 +225,8 @@ function bindButtons() {
     drawTheme(theme);
   });
   press("show-keys", showKeys);
-  press("accept", () => decideOpen("accepted"));
-  press("reject", () => decideOpen("rejected"));
+  press("accept", () => decideOpen("accepted", true));
+  press("reject", () => decideOpen("rejected", true));
   press("use-example", () => useAsExample(get("photo")));
   press("next", () => step(1));
   press("previous", () => step(-1));
@@ -247,10 +247,14 @@ function listenToServer() {
   });
   listen({
     preview: arrived,
+    previewed,
     job: jobNews,
     photo: (photo) => learn(photo),
     project: projectNews,
-    sam: (sam) => set({ project: { ...get("project"), sam: { ...get("project").sam, ...sam } } }),
+    sam: (sam) => {
+      set({ project: { ...get("project"), sam } });
+      if (sam.problem) note(sam.problem, { problem: true });
+    },
     problem: ({ text }) => note(text, { problem: true }),
     lost: () => {
       trouble.lost = true;

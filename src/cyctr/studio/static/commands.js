@@ -20,11 +20,14 @@ export function resizeBrush(direction) {
 
 let deciding = null;
 
-/** Accepts or rejects the open photo and goes on; a photo that came from the review leads back there. */
-export async function decideOpen(state) {
+/**
+ * Accepts or rejects the open photo and goes on; a photo that came from the review leads back there. Only the buttons
+ * take a decision back: the key on a photo that is accepted already says once more that it is right.
+ */
+export async function decideOpen(state, takesBack = false) {
   const photo = get("photo");
   if (!photo || photo === deciding) return; // a second key on the same photo, before the first is stored
-  const wanted = photo.state === state ? "open" : state;
+  const wanted = takesBack && photo.state === state ? "open" : state;
   deciding = photo;
   const stored = await decide(photo, wanted);
   deciding = null;

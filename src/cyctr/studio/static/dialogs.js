@@ -6,19 +6,34 @@ import { keepMine, takeTheirs } from "./saver.js";
 
 /**
  * Asks a question; resolves to the value of the chosen button, or null when it is dismissed.
- * `choices` are { text, value, kind } with kind "primary" or "danger"; `content` are further elements.
+ * `choices` are { text, value, kind, act } with kind "primary" or "danger"; `content` are further elements. The question
+ * stays until `act` is done; what goes wrong is said in it.
  */
 export function ask({ title, text = "", content = [], choices }) {
   return new Promise((resolve) => {
-    const buttons = choices.map(({ text: label, value, kind = "" }) =>
-      h("button", { type: "button", class: kind, value: String(value), on: { click: () => close(value) } }, label),
-    );
+    const buttons = choices.map(({ text: label, value, kind = "", act = null }) => {
+      const click = async () => {
+        button.disabled = true;
+        try {
+          if (act) await act();
+          close(value);
+        } catch (error) {
+          problem.hidden = false;
+          problem.textContent = error.message;
+        }
+        button.disabled = false;
+      };
+      const button = h("button", { type: "button", class: kind, value: String(value), on: { click } }, label);
+      return button;
+    });
+    const problem = h("p", { class: "problem", role: "alert", hidden: true });
     const dialog = h(
       "dialog",
       { class: "question", "aria-labelledby": "question-title" },
       h("h2", { id: "question-title" }, title),
       text ? h("p", {}, text) : null,
       ...content,
+      problem,
       h("div", { class: "choices" }, ...buttons),
     );
     const close = (value) => {
@@ -36,8 +51,8 @@ export function ask({ title, text = "", content = [], choices }) {
   });
 }
 
-/** A question with one field; resolves to its text, or null. */
-export async function askText({ title, text, label, value = "", button }) {
+/** A question with one field. It stays until `act` has done what its text asks for, so that the next key is about that. */
+export async function askText({ title, text, label, value = "", button, act }) {
   const input = h("input", { type: "text", maxlength: "100", autocomplete: "off", autofocus: true });
   input.value = value;
   input.addEventListener("keydown", (event) => {
@@ -46,16 +61,15 @@ export async function askText({ title, text, label, value = "", button }) {
       input.closest("dialog").querySelector("button.primary").click();
     }
   });
-  const choice = await ask({
+  await ask({
     title,
     text,
     content: [h("label", { class: "field" }, h("span", {}, label), input)],
     choices: [
-      { text: "Cancel", value: false },
-      { text: button, value: true, kind: "primary" },
+      { text: "Cancel", value: null },
+      { text: button, value: null, kind: "primary", act: () => act(input.value.trim()) },
     ],
   });
-  return choice ? input.value.trim() || null : null;
 }
 
 /** A note at the foot of the page; `action` is { text, run }. Problems stay until they are closed. */

@@ -1,7 +1,7 @@
 // The review: a grid or a list of photos, least certain first. Only rows in sight have elements.
 
 import { getJson, post, query } from "./api.js";
-import { ask, attempt, note, tell } from "./dialogs.js";
+import { ask, attempt, note } from "./dialogs.js";
 import { byId, debounced, h, icon, percent, plural, swatch } from "./dom.js";
 import { decide, open, useAsExample } from "./opening.js";
 import { confidence, describeMask, learn, PhotoList } from "./photos.js";
@@ -18,6 +18,7 @@ const changes = new Map(); // photo id -> overlap with the mask before, while ch
 
 let focused = 0;
 let asList = false;
+let outdated = true; // the order is not that of the masks there are now
 
 export const list = new PhotoList(() => {
   drawTotal();
@@ -151,10 +152,10 @@ export function focusCell(index) {
 /** Moves the choice by places, or by rows. */
 export const moveFocus = (places, rows = 0) => focusCell(focused + places + rows * layout().columns);
 
-export async function decideFocused(state) {
+export async function decideFocused(state, takesBack = false) {
   const [photo, place] = [focusedPhoto(), focused];
   if (!photo) return;
-  const wanted = photo.state === state ? "open" : state;
+  const wanted = takesBack && photo.state === state ? "open" : state;
   if (wanted !== "open") moveFocus(1); // at once: the next key is about the next photo
   if (await decide(photo, wanted)) emit("decided");
   else focusCell(place);
@@ -186,6 +187,7 @@ function filters() {
 }
 
 export async function reload() {
+  outdated = false;
   changes.clear();
   byId("changes-bar").hidden = true;
   await attempt(() => list.show(filters()));
@@ -203,6 +205,7 @@ export async function showChanges() {
   const ids = [...worst.keys()];
   const photos = await attempt(() => Promise.all(ids.map((id) => getJson(`/api/photos/${id}`))));
   if (!photos) return;
+  outdated = false;
   changes.clear();
   for (const [id, overlap] of worst) changes.set(id, overlap);
   list.showThese(photos);
@@ -288,7 +291,7 @@ export function startGrid() {
       focusCell(focused);
     });
   }
-  const decisions = { "loupe-accept": () => decideFocused("accepted"), "loupe-reject": () => decideFocused("rejected"), "loupe-edit": editFocused, "loupe-use": useFocused };
+  const decisions = { "loupe-accept": () => decideFocused("accepted", true), "loupe-reject": () => decideFocused("rejected", true), "loupe-edit": editFocused, "loupe-use": useFocused };
   for (const [id, run] of Object.entries(decisions)) byId(id).addEventListener("click", () => attempt(run));
   on("photo-changed", ask_);
   on("project", () => {
@@ -296,11 +299,14 @@ export function startGrid() {
     ask_();
   });
   on("decided project", countAccepted);
+  on("job-ended", () => {
+    outdated = true;
+  });
   on("screen", async (screen) => {
     if (screen !== "review") return;
     drawRange();
     countAccepted();
-    if (!list.total && !changes.size) await reload().catch(tell);
+    if (outdated) await reload();
     ask_();
     scroller.focus({ preventScroll: true });
   });

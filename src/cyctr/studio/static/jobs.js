@@ -17,6 +17,12 @@ function duration(seconds) {
   return `${(seconds / 3600).toFixed(1)} h left`;
 }
 
+/** Photos a second, or a minute where that is slow. */
+function speed(rate) {
+  const [count, unit] = rate < 0.5 ? [60 * rate, "min"] : [rate, "s"];
+  return `${count < 10 ? count.toFixed(1) : Math.round(count)}/${unit}`;
+}
+
 function draw() {
   const box = byId("job");
   const started = job && job.state !== "finished" && job.total > 0;
@@ -26,7 +32,7 @@ function draw() {
   box.dataset.state = job.state;
   byId("job-bar").max = job.total;
   byId("job-bar").value = job.done;
-  const rate = job.rate ? `${job.rate < 10 ? job.rate.toFixed(1) : Math.round(job.rate)}/s` : "";
+  const rate = job.rate ? speed(job.rate) : "";
   const parts = [`${job.done.toLocaleString("en")} of ${job.total.toLocaleString("en")}`];
   if (running()) parts.push(rate, duration(job.seconds_left));
   else parts.push(job.state);

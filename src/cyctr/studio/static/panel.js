@@ -16,31 +16,28 @@ const COLORS = ["#ff7a1a", "#2aa5ff", "#3ecf6e", "#f54d8f", "#ffd23f", "#9b6bff"
 export async function addClass(name) {
   const project = get("project");
   const color = COLORS.find((each) => !project.classes.some((item) => item.color === each)) ?? COLORS[project.classes.length % COLORS.length];
-  const made = await attempt(() => post("/api/classes", { name, color }));
-  if (!made) return null;
+  const made = await post("/api/classes", { name, color });
   emit("project-news", await getJson("/api/project"));
   set({ classId: made.id });
   return made;
 }
 
 /** Asks for a name and makes a class. */
-export async function newClass() {
-  const name = await askText({
+export const newClass = () =>
+  askText({
     title: "New class",
     text: "Name what you want to find, for example: cup.",
     label: "Name",
     button: "Add",
+    act: async (name) => name && addClass(name),
   });
-  return name ? addClass(name) : null;
-}
 
-async function rename(item) {
-  const name = await askText({ title: "Rename the class", label: "Name", value: item.name, button: "Rename" });
-  if (name && name !== item.name) await change(item, { name });
-}
+const rename = (item) =>
+  askText({ title: "Rename the class", label: "Name", value: item.name, button: "Rename", act: async (name) => name && name !== item.name && change(item, { name }) });
 
 async function change(item, changes) {
-  if (await attempt(() => patch(`/api/classes/${item.id}`, changes))) emit("project-news", await getJson("/api/project"));
+  await patch(`/api/classes/${item.id}`, changes);
+  emit("project-news", await getJson("/api/project"));
 }
 
 async function drop(item) {
@@ -63,7 +60,7 @@ async function drop(item) {
 function row(item, index) {
   const color = h("input", { type: "color", "aria-label": `Colour of ${item.name}`, title: "Colour" });
   color.value = item.color;
-  color.addEventListener("change", () => change(item, { color: color.value }));
+  color.addEventListener("change", () => attempt(() => change(item, { color: color.value })));
   const counts = [`${item.examples} ex`, item.found ? `${item.found} found` : null].filter(Boolean).join(" · ");
   const choose = h(
     "button",
@@ -151,7 +148,7 @@ export function startPanel() {
   byId("first-class").addEventListener("submit", async (event) => {
     event.preventDefault();
     const name = byId("first-class-name").value.trim();
-    if (name && (await addClass(name))) byId("stage").focus();
+    if (name && (await attempt(() => addClass(name)))) byId("stage").focus();
   });
   on("class-needed", () => {
     if (get("project")?.classes.length) set({ classId: get("project").classes[0].id });

@@ -2,7 +2,7 @@
 
 import { getJson, post } from "./api.js";
 import { tell } from "./dialogs.js";
-import { debounced } from "./dom.js";
+import { byId, debounced } from "./dom.js";
 import { notHere, order, refresh } from "./opening.js";
 import { learn, learnMask, photoOf } from "./photos.js";
 import { emit, get, on, read, write } from "./state.js";
@@ -10,7 +10,11 @@ import { emit, get, on, read, write } from "./state.js";
 const REST = 500; // milliseconds after the last stroke
 const MOST = 6;
 
+const strip = byId("filmstrip");
+const due = new Set(); // what may still lead to a request
 const stale = new Set(); // ids whose masks are of an earlier request
+let outdated = 0; // number of the request before the newest
+let newest = 0; // that of the newest, once the server has given it one
 const pinned = new Set(read("pinned") ?? []);
 
 export const isStale = (id) => stale.has(id);
@@ -34,46 +38,74 @@ function targets() {
   return [...new Set(wanted.map((photo) => photo.id))].slice(0, Math.max(MOST, 1));
 }
 
+/** The strip is busy from a step that was saved until its last preview is shown. */
+function drawBusy() {
+  strip.setAttribute("aria-busy", String(due.size + stale.size > 0));
+}
+
+function expect(what, isDue) {
+  if (isDue) due.add(what);
+  else due.delete(what);
+  drawBusy();
+}
+
 const hasExamples = () => (get("project")?.counts.examples ?? 0) > 0;
 
 async function request() {
-  if (!hasExamples()) return;
-  const photos = targets();
-  if (!photos.length) return;
-  for (const id of stale) if (!photos.includes(id)) stale.delete(id);
+  const photos = hasExamples() ? targets() : [];
+  if (photos.length) stale.clear(); // the newest request replaces the one before
   for (const id of photos) stale.add(id);
+  expect("request", false);
+  if (!photos.length) return;
   emit("order-changed");
+  if (newest < Infinity) outdated = newest;
+  newest = Infinity;
   try {
-    await post("/api/previews", { photos, class: null });
+    newest = (await post("/api/previews", { photos, class: null })).request;
+    if (newest < outdated) outdated = 0; // a server that was started again counts from one
   } catch (error) {
+    newest = outdated;
     stale.clear();
+    drawBusy();
     emit("order-changed");
     tell(error);
   }
 }
 
-const schedule = debounced(REST, request);
+const requestSoon = debounced(REST, request);
+
+function schedule() {
+  expect("request", true);
+  requestSoon();
+}
 
 /** Takes the event `preview`. */
 export function arrived({ photo, class: classId, revision, confidence, area }) {
-  stale.delete(photo);
   learnMask(photo, classId, { origin: "found", revision, confidence, area, changed: Date.now() / 1000 });
   emit("order-changed");
   refresh(photo, classId, revision);
 }
 
+/** Takes the event `previewed`: the server has done a photo, whether it found anything or not. */
+export function previewed({ photo, request }) {
+  if (request > newest) stale.clear(); // another window asks for other photos
+  else if (request > outdated) stale.delete(photo);
+  drawBusy();
+  emit("order-changed");
+}
+
 async function setExample(photo, wanted) {
   try {
-    learn(await post(`/api/photos/${photo.id}/example`, { on: wanted }));
+    const answer = await post(`/api/photos/${photo.id}/example`, { on: wanted });
+    learn({ ...answer, masks: photo.masks }); // a step that was saved meanwhile is newer than the answer
   } catch (error) {
     tell(error);
   }
 }
 
-on("mask-saved", async ({ layer, area }) => {
+/** What a step that is on the disk means for the examples. */
+async function follow({ layer, area }) {
   const { doc, classId } = layer;
-  const mask = layer.revision ? { origin: "person", revision: layer.revision, confidence: null, area } : null;
-  learnMask(doc.photo.id, classId, mask);
   const photo = photoOf(doc.photo.id) ?? doc.photo;
   const was = photo.example;
   const marked = Object.values(photo.masks).some((each) => each.area > 0);
@@ -84,15 +116,27 @@ on("mask-saved", async ({ layer, area }) => {
   if (doc.notThis && area === 0) await notHere(photo, classId, true);
   doc.notThis = false;
   if (was || photo.example) emit("examples-changed", photo);
-});
+}
 
 on("examples-changed", async () => {
+  const news = {};
+  expect(news, true);
   try {
     emit("project-news", await getJson("/api/project"));
+    schedule();
   } catch {
-    return; // the connection's own note says so
+    // the connection's own note says so
   }
-  schedule();
+  expect(news, false);
+});
+
+let following = Promise.resolve(); // one step after another: an undo must not be overtaken by the stroke it takes back
+
+on("mask-saved", (step) => {
+  const { doc, classId, revision } = step.layer;
+  learnMask(doc.photo.id, classId, revision ? { origin: "person", revision, confidence: null, area: step.area } : null);
+  expect(step, true);
+  following = following.then(() => follow(step)).catch(tell).finally(() => expect(step, false));
 });
 
 on("opened", (doc) => {
