@@ -121,10 +121,11 @@ class CocoWriter:
             self._end = end = len(first)
             for line, value in lines:
                 start, end = end, end + len(line)
+                if not line.endswith(b"\n"):  # a piece of a long line, or one that was cut off
+                    continue
                 if (record := _record(value)) is not None:
                     self._starts[record["key"]] = start
-                if line.endswith(b"\n"):
-                    self._end = end
+                self._end = end
         except FileNotFoundError:
             if (self._folder / ANNOTATIONS).exists():
                 raise DataError(
