@@ -170,6 +170,8 @@ CHANGED = {  # each setting, as text and as a value that no preset has
     "model.backbone.name": ("resnet18", "resnet18"),
     "model.backbone.weights": ("mobilenetv2", "mobilenetv2"),
     "model.backbone.taps": ("1, 2, 3", (1, 2, 3)),
+    "model.backbone.own_strides": ("yes", True),
+    "model.backbone.blocks": ("yes", True),
     "model.backbone.deep_stem": ("true", True),
     "model.backbone.stride_in_1x1": ("true", True),
     "model.backbone.dilate_first": ("false", False),
