@@ -129,12 +129,12 @@ def disc(seed: int, size: tuple[int, int]) -> Any:
     return (np.arange(size[0])[:, None] - top) ** 2 + (np.arange(size[1]) - left) ** 2 < size[0] * size[1] / 6 / np.pi
 
 
-def photos(folder: Path, count: int, given: argparse.Namespace) -> list[Path]:
-    """Copies of so many photos in a folder, again and again where there are fewer."""
+def photos(folder: Path, count: int, given: argparse.Namespace, different: int = 64) -> list[Path]:
+    """Copies of so many photos in a folder, again and again where there are fewer; so many of noise are different."""
     folder.mkdir(parents=True)
     if given.photos is None:
-        made = folder.parent / "made"
-        for seed in range(0 if made.exists() else min(count, 64)):
+        made = folder.parent / f"made-{different}"
+        for seed in range(0 if made.exists() else min(count, different)):
             make_photo(made / f"{seed:03d}.jpg", seed)
         sources = sorted(made.iterdir())
     else:
@@ -329,7 +329,7 @@ def again(work: Path, given: argparse.Namespace) -> dict[str, Any]:
     """All photos segmented, and once more after a new example, with the features that are kept by then."""
     from cyctr import Segmenter
 
-    paths = photos(work / "again", given.again + 2, given)
+    paths = photos(work / "again", given.again + 2, given, given.again + 2)
     segmenter = Segmenter.from_pretrained(given.model, device=given.device)
     segmenter.remember_features(work / "features")
     cache = segmenter.network.cache
@@ -337,7 +337,7 @@ def again(work: Path, given: argparse.Namespace) -> dict[str, Any]:
     shots = [np.array(Image.open(path)) for path in paths[:2]]
     masks = [disc(number, (shot.shape[0], shot.shape[1])) for number, shot in enumerate(shots)]
     rows: dict[str, Any] = {}
-    for name, count in (("first", 1), ("new example", 2), ("nothing new", 2)):
+    for name, count in (("first", 1), ("same example", 1), ("new example", 2)):
         hits, misses, started = cache.hits, cache.misses, time.perf_counter()
         support = segmenter.encode_support(shots[:count], masks[:count], name="thing")
         encoded = time.perf_counter() - started
@@ -349,8 +349,8 @@ def again(work: Path, given: argparse.Namespace) -> dict[str, Any]:
             "looks_known": cache.hits - hits,
             "looks_new": cache.misses - misses,
         }
-    ratio = round(rows["new example"]["seconds"] / rows["first"]["seconds"], 3)
-    kept = {"ratio": ratio, "aim": AIM_AGAIN, "cache_mib": round(cache.nbytes / 2**20)}
+    ratios = {name: round(rows[name]["seconds"] / rows["first"]["seconds"], 3) for name in ("same example", "new example")}
+    kept = {"ratios": ratios, "aim": AIM_AGAIN, "cache_mib": round(cache.nbytes / 2**20)}
     return rows | kept | _parts(segmenter, paths)
 
 

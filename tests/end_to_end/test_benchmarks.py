@@ -155,6 +155,6 @@ def test_the_page_is_measured_by_a_server_in_a_process_of_its_own(checkpoint, tm
     assert report["load"]["failures"] == 0 and report["load"]["requests"] == 4 * 20
     assert report["load"]["masks_on_disk"] > 0
     again = report["again"]
-    assert again["first"]["looks_known"] == 0 < again["nothing new"]["looks_known"]
+    assert again["first"]["looks_known"] == 0 < again["same example"]["looks_known"]
     assert again["new example"]["looks_new"] < again["first"]["looks_new"]
     assert "requests_per_second" in capsys.readouterr().out
