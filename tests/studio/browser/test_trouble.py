@@ -124,9 +124,9 @@ def test_a_server_that_is_killed_between_strokes_loses_none(browser, folder, tmp
         begin(page)
         one = spot(page, 30, 30)
         saved(page)
-        wait(lambda: np.array_equal(desk.mask("0"), one))
         place = Sight(page).box
         kill(process)
+        assert np.array_equal(desk.mask("0"), one)
         two = spot(page, 100, 80)
         page.wait_for_selector("#save-state[data-state=problem]")
         page.wait_for_selector("#trouble", state="visible")
