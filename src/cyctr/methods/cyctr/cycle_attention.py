@@ -14,7 +14,8 @@ from cyctr.speed import kernels
 
 _PAD = 8  # channels: kernels want their number to be a multiple of it
 _HIDDEN = -1e4  # far enough for a weight of zero, near enough for half precision
-_CHUNK = 2**21  # affinities looked at together on the CPU: 8 MB stay in its cache
+_CHUNK = 2**17  # affinities looked at together on the CPU: half a megabyte stays in its cache
+_BLOCK = 16  # query tokens whose largest affinity is found first
 
 
 def nearest_neighbours(q: Tensor, k: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -38,29 +39,32 @@ def landings(q: Tensor, k: Tensor, valid: Tensor) -> Tensor:
     The same as by `nearest_neighbours`, for a CPU: a part of the affinities at a time, and the way back from those places
     alone that somebody comes to.
     """
-    batch, heads, tokens = q.shape[:3]
-    keys = k.transpose(-2, -1)
-    rows = max(1, _CHUNK // (batch * heads * k.shape[2]))
-    best, places = _nearest_of(q[:, :, :rows], keys)  # (B, heads, N)
-    for start in range(rows, tokens, rows):
-        value, place = _nearest_of(q[:, :, start : start + rows], keys)
-        places = torch.where(value > best, place + start, places)
-        best = torch.maximum(value, best)
+    batch, heads = q.shape[:2]
     hidden = None if bool(valid.all()) else ~valid
-    found = torch.empty_like(places)
+    found = k.new_empty((batch, heads, k.shape[2]), dtype=torch.int64)
     for episode, head in product(range(batch), range(heads)):
-        visited, visitors = places[episode, head].unique(return_inverse=True)
-        affinity = q[episode, head, visited] @ keys[episode, head]  # (visited, N)
+        own, keys = q[episode, head], k[episode, head]
+        visited, visitors = _nearest_query(own, keys).unique(return_inverse=True)
+        affinity = own[visited] @ keys.T  # (visited, N)
         if hidden is not None:
             affinity.masked_fill_(hidden[episode], -math.inf)
         found[episode, head] = affinity.max(-1).indices[visitors]
     return found
 
 
-def _nearest_of(q: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest affinity of every support token, and whose it is."""
-    value, place = (q @ keys).max(-2)
-    return value, place
+def _nearest_query(q: Tensor, k: Tensor) -> Tensor:
+    """(N,) the most similar of (hw, C) query tokens for each of (N, C) support tokens.
+
+    Finding a maximum is much faster than finding where it is, so blocks are compared first, then the tokens of the best block.
+    """
+    rows = max(1, _CHUNK // (_BLOCK * len(k))) * _BLOCK
+    whole = len(q) // _BLOCK * _BLOCK
+    parts = [(part @ k.T).unflatten(0, (-1, _BLOCK)).amax(1) for part in q[:whole].split(rows)] if whole else []
+    rest = [(q[whole:] @ k.T).amax(0, keepdim=True)] if whole < len(q) else []
+    block = torch.cat([*parts, *rest]).argmax(0)  # (N,)
+    places = (block[:, None] * _BLOCK + torch.arange(_BLOCK, device=q.device)).clamp_max(len(q) - 1)  # (N, _BLOCK)
+    best = (q[places] @ k[:, :, None])[..., 0].argmax(1, keepdim=True)
+    return places.gather(1, best)[:, 0]
 
 
 def cycle_consistency(nearest_query: Tensor, nearest_support: Tensor, is_foreground: Tensor, valid: Tensor) -> Tensor:
@@ -117,9 +121,9 @@ def _attend_heard(q: Tensor, k: Tensor, v: Tensor, heard: Tensor) -> Tensor:
     batch, heads = heard.shape[:2]
     rows = []
     for episode, head in product(range(batch), range(heads)):
-        keys, values = (one[episode, head][heard[episode, head]] for one in (k, v))
-        rows.append(F.scaled_dot_product_attention(q[episode, head][None], keys[None], values[None]))
-    return torch.cat(rows).unflatten(0, (batch, heads))
+        keys, values = (one[episode, head][heard[episode, head]][None, None] for one in (k, v))  # (1, 1, heard, C)
+        rows.append(F.scaled_dot_product_attention(q[episode, head][None, None], keys, values))  # fused for four axes only
+    return torch.cat(rows).view(batch, heads, *q.shape[2:])
 
 
 class CycleAttention(nn.Module):
