@@ -173,3 +173,15 @@ def test_reading_corner_by_corner_has_the_gradients_of_bilinear_reading_at_whole
     rises = padded[..., 1:-1, 2:] - padded[..., 1:-1, 1:-1]  # from this column to the next
     expected = (rises.flatten(2) * weights[:, :, 0]).sum(1)
     torch.testing.assert_close(mine[1][:, 0], expected)
+
+
+@pytest.mark.parametrize("shots", [0, 2])
+def test_reading_without_gradients_equals_reading_with_them(shots):
+    layer = layer_of()
+    layer.offsets.weight.normal_(0, 0.5)  # some points lie beyond the map
+    layer.weights.weight.normal_()
+    query, maps = torch.randn(2, 20, 8), torch.randn(2, shots, 8, 3, 6) if shots else None
+    expected = layer(query, CODE, (4, 5), maps)
+    with torch.inference_mode():
+        found = layer(query, CODE, (4, 5), maps)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
