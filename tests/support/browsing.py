@@ -131,12 +131,12 @@ def _content(path):
         return None
 
 
-@pytest.fixture
-def desk(browser, folder, network):
-    """A person in front of a studio with the photos of `folder`."""
+@contextmanager
+def seated(browser, folder, open_network):
+    """A person in front of a studio with the photos of a folder; nothing may leave the host, and the page's code not fail."""
     from cyctr.studio.serving import opened
 
-    with opened(folder, None, lambda: network) as studio:
+    with opened(folder, None, open_network) as studio:
         with served(studio) as address:
             desk = Desk(browser, folder, address)
             yield desk
@@ -144,6 +144,13 @@ def desk(browser, folder, network):
         studio.worker.end()
     assert not desk.strangers, "a request left the host"
     assert not desk.errors, "the page's code failed"
+
+
+@pytest.fixture
+def desk(browser, folder, network):
+    """A person in front of a studio with the photos of `folder`."""
+    with seated(browser, folder, lambda: network) as desk:
+        yield desk
 
 
 def wait(true, seconds=40):

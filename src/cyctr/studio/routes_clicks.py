@@ -43,7 +43,7 @@ async def click(call: Call) -> dict[str, Any]:
             return studio.sam.propose((photo.id, photo.stamp), pixels, points, outside, box)
         return propose(segmenter.network, pixels, points, outside, box)
 
-    found = await answered(studio.worker.ask(work))
+    found = await answered(call, studio.worker.ask(work))
     return {"kind": chosen, **_cut(found.mask), "agreement": found.agreement}
 
 
@@ -74,7 +74,7 @@ async def region(call: Call) -> dict[str, Any]:
         place = {"x": left, "y": top, "width": right - left, "height": bottom - top}
         return {"masks": [{"class": class_id, **place, "png": png, "confidence": found.confidence}]}
 
-    return await answered(studio.worker.ask(work))
+    return await answered(call, studio.worker.ask(work))
 
 
 async def explanation(call: Call) -> dict[str, Any]:
@@ -90,7 +90,7 @@ async def explanation(call: Call) -> dict[str, Any]:
         pictures = [{"name": one.title, "text": one.caption, "png": _base64(one.pixels)} for one in cells]
         return {"title": shown.title, "images": pictures}
 
-    return await answered(studio.worker.ask(work))
+    return await answered(call, studio.worker.ask(work))
 
 
 def _readable(call: Call) -> Photo:

@@ -24,11 +24,6 @@ from cyctr.studio.web import Call, Studio, answered, flag, known_class, number, 
 def project_values(studio: Studio) -> dict[str, Any]:
     """All that the page has to know when it is opened."""
     project, worker = studio.project, studio.worker
-    model = {
-        "name": worker.segmenter.name if worker.segmenter else None,
-        "ready": worker.segmenter is not None,
-        "problem": worker.problem,
-    }
     return {
         "folder": str(project.photos),
         "project": str(project.folder),
@@ -36,7 +31,7 @@ def project_values(studio: Studio) -> dict[str, Any]:
         "classes": class_values(project),
         "counts": project.store.counts(),
         "settings": vars(project.settings),
-        "model": model,
+        "model": worker.model,
         "job": None if worker.jobs.status is None else asdict(worker.jobs.status),
         "sam": studio.sam.values(),
         "problems": project.problems[:100],
@@ -108,6 +103,7 @@ def begin_job(call: Call) -> dict[str, Any]:
     only = values.get("only", "open")
     if not isinstance(only, str):
         raise RefusedError(f"only is {only!r:.40}; expected open, or all not accepted")
+    call.studio.worker.check()
     status = call.studio.worker.jobs.begin(only)
     call.studio.worker.wake()
     return asdict(status)
@@ -176,7 +172,7 @@ async def export_support(call: Call) -> Response:
                 files.append((f"{studio.project.class_of(class_id).folder}.cyctr", path.read_bytes()))
         return files
 
-    files = await answered(studio.worker.ask(work))
+    files = await answered(call, studio.worker.ask(work))
     if not files:
         raise RefusedError("no class has an example; paint one, and use it as an example")
     if len(files) == 1:

@@ -33,6 +33,7 @@ from cyctr.studio.worker import Worker
 from cyctr.words import one_line
 
 T = TypeVar("T")
+_LOOKS = 0.1  # seconds between two looks at whether a page still waits
 
 
 @dataclass(frozen=True)
@@ -172,9 +173,15 @@ def route(
     return Route(path, endpoint, methods=[method])
 
 
-async def answered(future: "Future[T]") -> T:
-    """What the worker computes, without holding a thread meanwhile."""
-    return await asyncio.wrap_future(future)
+async def answered(call: Call, future: "Future[T]") -> T:
+    """What the worker computes, without holding a thread meanwhile; it is not begun for a page that has stopped waiting."""
+    waiting = asyncio.wrap_future(future)
+    while not waiting.done():
+        await asyncio.wait([waiting], timeout=_LOOKS)
+        if not waiting.done() and await call.request.is_disconnected():
+            waiting.cancel()
+            raise ClientDisconnect
+    return waiting.result()
 
 
 def tell_of_photo(studio: Studio, photo_id: str) -> dict[str, Any]:

@@ -67,6 +67,12 @@ class Worker:
         self._ends = False
         self._thread = threading.Thread(target=self._run, name="cyctr-studio", daemon=True)
 
+    @property
+    def model(self) -> dict[str, Any]:
+        """What the page knows of the network."""
+        name = self.segmenter.name if self.segmenter else None
+        return {"name": name, "ready": self.segmenter is not None, "problem": self.problem}
+
     def start(self) -> None:
         """Begins to compute; the network is loaded first."""
         self._thread.start()
@@ -80,6 +86,11 @@ class Worker:
             self._thread.join(timeout=60)
         self._refuse_questions("the server has stopped")
 
+    def check(self) -> None:
+        """Raises RefusedError where there is no network; one that is still loading is waited for."""
+        if self.problem is not None:
+            raise RefusedError(self.problem)
+
     def ask(self, work: Callable[[Segmenter], T]) -> "Future[T]":
         """Computes something as soon as what is being computed is done.
 
@@ -88,8 +99,7 @@ class Worker:
         """
         future: Future[T] = Future()
         with self._wake:
-            if self.problem is not None:
-                raise RefusedError(self.problem)
+            self.check()
             if len(self._questions) >= QUESTIONS:
                 raise BusyError(f"{len(self._questions)} requests wait for the network; try again in a moment")
             self._questions.append((work, future))
@@ -99,6 +109,7 @@ class Worker:
     def preview(self, photos: Sequence[str], class_id: int | None) -> int:
         """Segments photos soon; what an earlier request has left is dropped. Returns the number of the request."""
         with self._wake:
+            self.check()
             number = next(self._numbers)
             self._previews = Previews(number, tuple(photos), class_id)
             self._wake.notify()
@@ -118,9 +129,11 @@ class Worker:
         except (CyctrError, OSError) as error:
             with self._wake:
                 self.problem = one_line(error)
+            self.jobs.stop()  # one that ran when the server ended goes on when there is a network
+            self._events.publish("project", {"model": self.model})
             self._events.publish("problem", {"text": self.problem})
             return self._refuse_questions(self.problem)
-        self._events.publish("project", {"model": {"name": self.segmenter.name, "ready": True, "problem": None}})
+        self._events.publish("project", {"model": self.model})
         while True:
             with self._wake:
                 while not (self._ends or self._questions or self._previews or self.jobs.runs):

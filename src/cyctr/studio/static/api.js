@@ -59,11 +59,12 @@ export const query = (values) => {
 
 export const imageUrl = (photo, side) => `/api/photos/${photo.id}/image?side=${side}&v=${photo.version ?? 0}`;
 
-/** Listens to the server's events; `handlers` has a function by event name, and `lost` and `back` for the connection. */
+/** Listens to the server's events; `handlers` has a function by event name, and `begun`, `lost` and `back` for the connection. */
 export function listen(handlers, wasLost = false) {
   const source = new EventSource("/api/events");
   source.addEventListener("open", () => {
     if (wasLost) handlers.back?.();
+    else handlers.begun?.();
     wasLost = false;
   });
   source.addEventListener("error", () => {

@@ -13,6 +13,7 @@ import { reload, startGrid } from "./grid.js";
 import { jobNews, startJobs } from "./jobs.js";
 import { showKeys, startKeys } from "./keys.js";
 import { nextOpen, open, order, step, useAsExample } from "./opening.js";
+import { startModel } from "./model.js";
 import { startPanel } from "./panel.js";
 import { learn } from "./photos.js";
 import { decode } from "./png.js";
@@ -246,6 +247,7 @@ function listenToServer() {
     if (news) projectNews(news);
   });
   listen({
+    begun: projectSoon, // what happened between the first answer and now, such as a network that is ready
     preview: arrived,
     previewed,
     job: jobNews,
@@ -294,6 +296,7 @@ async function start() {
   startJobs();
   startExports();
   startExplain();
+  startModel();
   bindButtons();
   bindBar();
   bindCompare();

@@ -3,6 +3,7 @@
 import { post } from "./api.js";
 import { ask, attempt } from "./dialogs.js";
 import { h } from "./dom.js";
+import { tellIfLoading } from "./model.js";
 import { classOf, emit, get, on } from "./state.js";
 
 export function startExplain() {
@@ -13,6 +14,7 @@ export function startExplain() {
       return;
     }
     emit("thinking", true);
+    tellIfLoading();
     const answer = await attempt(() => post(`/api/photos/${photo.id}/explain`, { class: item.id, x, y }));
     emit("thinking", false);
     if (!answer) return;

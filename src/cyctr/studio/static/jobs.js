@@ -4,6 +4,7 @@ import { getJson, post, query } from "./api.js";
 import { ask, attempt, note } from "./dialogs.js";
 import { byId, plural } from "./dom.js";
 import { reload, showChanges } from "./grid.js";
+import { tellIfLoading } from "./model.js";
 import { emit, on } from "./state.js";
 
 let job = null;
@@ -67,6 +68,7 @@ async function start(only) {
   if (!news) return;
   job = { ...news, state: "running" };
   byId("job-live").textContent = "Segmenting.";
+  tellIfLoading();
   jobNews(news);
 }
 

@@ -3,6 +3,7 @@
 import { getJson, post } from "./api.js";
 import { tell } from "./dialogs.js";
 import { byId, debounced } from "./dom.js";
+import { isMissing, tellIfLoading } from "./model.js";
 import { notHere, order, refresh } from "./opening.js";
 import { learn, learnMask, photoOf } from "./photos.js";
 import { emit, get, on, read, write } from "./state.js";
@@ -52,11 +53,12 @@ function expect(what, isDue) {
 const hasExamples = () => (get("project")?.counts.examples ?? 0) > 0;
 
 async function request() {
-  const photos = hasExamples() ? targets() : [];
+  const photos = hasExamples() && !isMissing() ? targets() : [];
   if (photos.length) stale.clear(); // the newest request replaces the one before
   for (const id of photos) stale.add(id);
   expect("request", false);
   if (!photos.length) return;
+  tellIfLoading();
   emit("order-changed");
   if (newest < Infinity) outdated = newest;
   newest = Infinity;

@@ -4,6 +4,7 @@ import { post } from "../api.js";
 import { repaintArea, repaintPointer, twoTone, view } from "../canvas.js";
 import { tell } from "../dialogs.js";
 import { begin, commit } from "../editor.js";
+import { isLoading, tellIfLoading } from "../model.js";
 import { cut, rect } from "../pixels.js";
 import { decodeBase64 } from "../png.js";
 import { emit, get, on } from "../state.js";
@@ -95,6 +96,7 @@ class Click {
     const asked = session.points.some((point) => point[2]) || session.box;
     try {
       emit("thinking", true);
+      tellIfLoading();
       // without a point on the thing there is nothing to ask: what was marked is taken back
       const answer = asked
         ? await this.#asking.ask(path("click"), { class: get("classId"), points: session.points, box: session.box, kind: get("clickKind") })
@@ -135,7 +137,7 @@ class Click {
 
   hover(p) {
     clearTimeout(this.#timer);
-    if (!p || this.#session?.points.length || get("classId") === null || this.#hovering.took > HOVER_UNDER) {
+    if (!p || this.#session?.points.length || get("classId") === null || this.#hovering.took > HOVER_UNDER || isLoading()) {
       this.#forgetCandidate();
       return;
     }
@@ -148,10 +150,12 @@ class Click {
     try {
       const body = { class: get("classId"), points: [[p.px, p.py, 1]], box: null, kind: get("clickKind") };
       const answer = await this.#hovering.ask(path("click"), body);
-      this.#candidate = answer?.area ? picture(answer) : null;
+      if (!answer) return;
+      this.#candidate = answer.area ? picture(answer) : null;
       repaintPointer();
-    } catch {
-      this.#forgetCandidate(); // hovering is a courtesy; a click will say what is wrong
+    } catch (error) {
+      // hovering is a courtesy: a click will say what is wrong; a request that was replaced says nothing of the newer one
+      if (error.name !== "AbortError") this.#forgetCandidate();
     }
   }
 
@@ -310,6 +314,7 @@ on("region", async (area) => {
   const box = [area.x, area.y, area.x + area.width, area.y + area.height];
   try {
     emit("thinking", true);
+    tellIfLoading();
     const { masks } = await post(path("region"), { box, class: get("classId") });
     for (const mask of masks) {
       const { values } = await decodeBase64(mask.png);
