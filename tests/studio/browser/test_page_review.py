@@ -1,25 +1,37 @@
 """Looking through what was found: many accepted at once, what a run changed, and why."""
 
+import shutil
+
 import numpy as np
 import pytest
-from browsing import Sight, begin, previewed, saved, segment_all, shows, stroke, wait
+from browsing import Sight, begin, previewed, saved, seated, segment_all, shows, stroke, wait
 from segmenting import photos
 
 
+@pytest.fixture(scope="module")
+def segmented(browser, network, tmp_path_factory):
+    """A folder in which one photo is an example and all others are segmented."""
+    folder = photos(tmp_path_factory.mktemp("review") / "photos", 10)
+    with seated(browser, folder, lambda: network) as desk:
+        page = desk.window()
+        begin(page)
+        sight = Sight(page)
+        stroke(page, [sight.screen(20, 20), sight.screen(30, 22)])
+        page.wait_for_selector("#photo-state[data-state=example]")
+        segment_all(page)
+    return folder
+
+
 @pytest.fixture
-def folder(tmp_path):
-    return photos(tmp_path / "photos", 10)
+def folder(segmented, tmp_path):
+    """A copy, with the times of its files, so that nothing has changed for the project."""
+    return shutil.copytree(segmented, tmp_path / "photos")
 
 
 @pytest.fixture
 def page(desk):
-    """A window in which one photo is an example and all others are segmented."""
     page = desk.window()
-    begin(page)
-    sight = Sight(page)
-    stroke(page, [sight.screen(20, 20), sight.screen(30, 22)])
-    page.wait_for_selector("#photo-state[data-state=example]")
-    segment_all(page)
+    page.wait_for_selector("#stage[data-photo='0.jpg']")
     return page
 
 
