@@ -59,7 +59,6 @@ def test_the_page_says_that_the_network_is_loading_and_does_what_was_asked_when_
         wait(lambda: desk.mask("1") is not None and desk.mask("1")[middle_of(1)[::-1]])
         previewed(page)
         assert desk.mask("2") is not None, "a preview that was asked for early comes"
-        page.wait_for_selector("#model-state", state="hidden")
         later = desk.window()
         assert later.get_attribute("#model-state", "data-state") == "ready"
         assert later.locator("#model-state").is_hidden()
