@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from cyctr import cli
+from cyctr.training import loop
 
 pytest_plugins = ["browsing"]
 LONG = {"test_mutations.py", "test_release.py"}
@@ -25,6 +26,21 @@ def _whole_precision():
     """The Segmenter computes in float32 on every CPU, so that what is tested does not depend on whose it is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cyctr.inference.predictor.half_pays", lambda device: device.type == "cuda")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _curves_drawn_once():
+    """Small trainings share one picture of curves, which takes longer to draw than they take; `test_trainer` draws its own."""
+    draw, drawn = loop.draw_curves, []
+
+    def draw_once(records):
+        if not drawn:
+            drawn.append(draw(records))
+        return drawn[0] or drawn.pop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "draw_curves", draw_once)
         yield
 
 
