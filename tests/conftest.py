@@ -1,14 +1,24 @@
+import gc
 import math
+import os
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 from cyctr import cli
+from cyctr.datasets import synthetic_pool
 from cyctr.training import loop
 
 pytest_plugins = ["browsing"]
 LONG = {"test_mutations.py", "test_release.py"}
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays: the collector of garbage need not look through it in every test."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
@@ -27,6 +37,20 @@ def _whole_precision():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cyctr.inference.predictor.half_pays", lambda device: device.type == "cuda")
         yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk():
+    """No test cuts the power, and to wait until a disk has what was written takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture
+def few_textures(monkeypatch):
+    """`--data synthetic` is eight classes of a few small images."""
+    monkeypatch.setattr(synthetic_pool, "SyntheticPool", partial(synthetic_pool.SyntheticPool, 8, 6, 65))
 
 
 @pytest.fixture(autouse=True, scope="session")

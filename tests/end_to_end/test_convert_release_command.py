@@ -58,6 +58,7 @@ def smaller(path):
     return path.with_name("small.safetensors")
 
 
+@pytest.mark.usefixtures("few_textures")
 def test_a_checkpoint_of_the_release_becomes_one_of_ours(run, saved, published, tmp_path):
     output = tmp_path / "released.safetensors"
     code, text, error = run("convert-release", str(saved), "--output", str(output))
