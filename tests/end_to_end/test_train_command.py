@@ -620,7 +620,7 @@ def test_a_run_of_which_nothing_was_saved_begins_anew_and_says_so(train, tmp_pat
     assert_well(train("--max-minutes", 0))
     for name in (STATE, LAST):
         (tmp_path / "out" / name).unlink()
-    assert "nothing was saved before the run ended: it begins anew" in assert_well(train("--resume"))
+    assert "nothing was saved before the run ended: it begins again" in assert_well(train("--resume"))
     assert_well(train(output="whole"))
     assert_same_network(tmp_path / "out", tmp_path / "whole")
 

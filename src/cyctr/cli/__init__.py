@@ -84,7 +84,7 @@ app = make_app()
 
 @cache
 def _usual() -> Any:
-    """The command line of the usual method, which Typer makes anew at each call."""
+    """The command line of the usual method, made once: Typer takes a while."""
     return typer.main.get_command(app)
 
 
@@ -98,7 +98,7 @@ def _say(message: object, error: BaseException | None = None) -> None:
 
     Args:
         message: the line.
-        error: why it is said; one that this process alone has met has a note of whose it is, and is told by whichever it is.
+        error: the reason. An error of one process of several has a note with its rank, and that process tells it.
     """
     whose = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     if whose or os.environ.get("LOCAL_RANK", "0") == "0":

@@ -282,7 +282,7 @@ def test_acceleration_leaves_the_answer_as_it_was_and_ends_training():
         before = model(given).logits
         after = model.accelerate()(given).logits
     assert (before - after).abs().max() < 1e-3 * before.abs().max()
-    with pytest.raises(ConfigError, match="cannot train; build it anew"):
+    with pytest.raises(ConfigError, match="cannot train; build it again"):
         model.train()
 
 

@@ -35,8 +35,8 @@ def nearest_neighbours(q: Tensor, k: Tensor, valid: Tensor) -> tuple[Tensor, Ten
 def landings(q: Tensor, k: Tensor, valid: Tensor) -> Tensor:
     """(B, heads, N) int64 in N: where the round trip of each support token ends, j -> i* -> j*; arguments as above.
 
-    The same as by `nearest_neighbours`, for a CPU: a part of the affinities at a time, and the way back from those places
-    alone that somebody comes to.
+    The same as by `nearest_neighbours`, for a CPU: a part of the affinities at a time, and the way back only from places
+    that some token comes to.
     """
     batch, heads, tokens = q.shape[:3]
     keys = k.transpose(-2, -1)
@@ -58,7 +58,7 @@ def landings(q: Tensor, k: Tensor, valid: Tensor) -> Tensor:
 
 
 def _nearest_of(q: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest affinity of every support token, and whose it is."""
+    """The largest affinity of every support token, and the query token that has it."""
     value, place = (q @ keys).max(-2)
     return value, place
 
