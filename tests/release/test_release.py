@@ -6,6 +6,7 @@ weights and episodes that it was given. Stored are every 4th cell and every 16th
 """
 
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -82,6 +83,7 @@ def stages_of(model):
     return found
 
 
+@contextmanager
 def explained(model):
     """The predictions of a model with their explanations, also those that it makes to learn; filled when it is called."""
     kept, decode = [], model._decode
@@ -92,7 +94,8 @@ def explained(model):
         return found
 
     model._decode = decode_and_keep
-    return kept
+    yield kept
+    del model._decode  # which would keep the model and all that it computed
 
 
 def close(found, expected, tolerance):
@@ -124,8 +127,8 @@ def test_every_stage_is_the_release_s(letter, state):
                 close(level[0, ::64, ::4, ::4].numpy(), wanted[name], 1e-4)
         found = stages_of(model)
         query, shown = features
-        predictions = explained(model)
-        losses = model.learn(given, query, shown, Step(torch.zeros(1, dtype=torch.int64)))
+        with explained(model) as predictions:
+            losses = model.learn(given, query, shown, Step(torch.zeros(1, dtype=torch.int64)))
         (prediction,) = predictions
         if given.shots == 1:  # what is called at test gives the same as what is called in training
             encoded = model.encode_support(shown, given.support_labels)
