@@ -12,7 +12,7 @@ from cyctr.datasets import synthetic_pool
 from cyctr.training import loop
 
 pytest_plugins = ["browsing"]
-LONG = {"test_mutations.py", "test_release.py"}
+LONG = {"test_learning.py", "test_mutations.py", "test_release.py"}
 
 
 def pytest_collection_finish():
