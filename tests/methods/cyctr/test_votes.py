@@ -293,6 +293,6 @@ def _fresh_compiler():
 @pytest.mark.parametrize("name", ["cycle", "none"])
 def test_a_network_that_votes_compiles_without_a_graph_break(name):
     model, given = voter(name), episode(batch=2, shots=2)
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
     with torch.no_grad():
         torch.testing.assert_close(compiled(given).logits, model(given).logits, atol=1e-5, rtol=1e-4)
