@@ -16,6 +16,7 @@ demo: $(READY)  ## segment photographs by a few labelled ones, write demo/index.
 studio: $(READY)  ## label and segment photographs on a page in the browser, from studio-photos
 	$(BIN)/cyctr studio
 
+test: export PYTHONDONTWRITEBYTECODE :=  # each process would compile the tests again, which takes seven seconds
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest
 

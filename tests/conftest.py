@@ -1,13 +1,24 @@
+import gc
 import math
+import os
 import sys
+from functools import partial
 
 import pytest
 import torch
 
 from cyctr import cli
+from cyctr.datasets import synthetic_pool
+from cyctr.training import loop
 
 pytest_plugins = ["browsing"]
-LONG = {"test_mutations.py", "test_release.py"}
+LONG = {"test_learning.py", "test_mutations.py", "test_release.py"}
+
+
+def pytest_collection_finish():
+    """What was imported and collected stays: the collector of garbage need not look through it in every test."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items):
@@ -25,6 +36,35 @@ def _whole_precision():
     """The Segmenter computes in float32 on every CPU, so that what is tested does not depend on whose it is."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cyctr.inference.predictor.half_pays", lambda device: device.type == "cuda")
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_wait_for_the_disk():
+    """No test cuts the power, and to wait until a disk has what was written takes longer than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
+@pytest.fixture
+def few_textures(monkeypatch):
+    """`--data synthetic` is eight classes of a few small images."""
+    monkeypatch.setattr(synthetic_pool, "SyntheticPool", partial(synthetic_pool.SyntheticPool, 8, 6, 65))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _curves_drawn_once():
+    """Small trainings share one picture of curves, which takes longer to draw than they take; `test_trainer` draws its own."""
+    draw, drawn = loop.draw_curves, []
+
+    def draw_once(records):
+        if not drawn:
+            drawn.append(draw(records))
+        return drawn[0] or drawn.pop()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "draw_curves", draw_once)
         yield
 
 

@@ -148,11 +148,6 @@ def describe_checkpoint(path: Path | str) -> tuple[Any, dict[str, Any]]:
     return config, about.get("data", {})
 
 
-def method_of_checkpoint(path: Path | str) -> type[AnyMethod]:
-    """The method that a checkpoint is of."""
-    return _read(Path(path))[1]
-
-
 def _read(path: Path) -> tuple[dict[str, Tensor], type[AnyMethod], Any, dict[str, Any]]:
     if not path.is_file():
         raise CheckpointError(f"{path}: no such file; expected a checkpoint that save_checkpoint wrote")

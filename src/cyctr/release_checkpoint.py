@@ -46,7 +46,7 @@ def convert_release(source: Path, target: Path, mend_labels: bool = False) -> Co
     Args:
         source: what the release's training saved, for ResNet-50.
         target: ends in .safetensors; what was there is replaced.
-        mend_labels: the labels of tokens are read rightly, where the release reads some elsewhere.
+        mend_labels: the label of each token is read at its own place; the release reads some at other places.
 
     Returns:
         Its config.

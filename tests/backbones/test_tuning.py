@@ -92,7 +92,7 @@ def test_layers_of_pixels_and_of_single_channels_stay_as_they_are():
     assert not any(isinstance(layer, SpectralConv2d) for layer in body.modules())
 
 
-@pytest.mark.parametrize("name", ["tiny", "resnet18", "tf_efficientnet_lite0"])
+@pytest.mark.parametrize("name", ["tiny", "test_resnet", "tf_efficientnet_lite0"])
 def test_a_backbone_that_is_to_be_tuned_begins_as_the_frozen_one(name):
     torch.manual_seed(0)
     frozen = Backbone(BackboneConfig(name))
@@ -107,7 +107,7 @@ def test_a_backbone_that_is_to_be_tuned_begins_as_the_frozen_one(name):
 
 
 def test_vectors_are_looked_for_when_they_are_needed_first():
-    backbone = Backbone(BackboneConfig("resnet18", tuned=True))
+    backbone = Backbone(BackboneConfig("test_resnet", tuned=True))
     assert not [name for name, _ in backbone.named_buffers() if name.endswith("left")]
     backbone(torch.rand(1, 3, 65, 65))
     assert [name for name, _ in backbone.named_buffers() if name.endswith("left")]
@@ -148,14 +148,14 @@ def test_a_half_checkpoint_keeps_the_factors_to_the_bit(tmp_path):
 def test_weights_that_are_loaded_later_are_factorised_anew():
     images = torch.rand(1, 3, 65, 65)
     torch.manual_seed(0)
-    one, other = (Backbone(BackboneConfig("resnet18")) for _ in range(2))
-    tuned = moved(Backbone(BackboneConfig("resnet18", tuned=True)).load(one.body.state_dict()))
+    one, other = (Backbone(BackboneConfig("test_resnet")) for _ in range(2))
+    tuned = moved(Backbone(BackboneConfig("test_resnet", tuned=True)).load(one.body.state_dict()))
     tuned(images)
-    fresh = moved(Backbone(BackboneConfig("resnet18", tuned=True)).load(other.body.state_dict()))
+    fresh = moved(Backbone(BackboneConfig("test_resnet", tuned=True)).load(other.body.state_dict()))
     assert torch.equal(tuned.load(other.body.state_dict())(images).maps[-1], fresh(images).maps[-1])
 
 
-@pytest.mark.parametrize("name", ["tiny", "resnet18"])
+@pytest.mark.parametrize("name", ["tiny", "test_resnet"])
 def test_acceleration_keeps_what_was_tuned(name):
     torch.manual_seed(0)
     backbone = moved(Backbone(BackboneConfig(name, tuned=True)), 0.05)
@@ -169,7 +169,7 @@ def test_acceleration_keeps_what_was_tuned(name):
     assert not [name for name, _ in backbone.named_parameters() if name.endswith(SPECTRUM)]
 
 
-@pytest.mark.parametrize("name", ["tiny", "resnet18", "tf_efficientnet_lite0"])
+@pytest.mark.parametrize("name", ["tiny", "test_resnet", "tf_efficientnet_lite0"])
 def test_what_learns_in_place_of_a_backbone_computes_the_same_and_moves_its_parameters(name):
     torch.manual_seed(0)
     backbone = moved(Backbone(BackboneConfig(name, tuned=True)), 0.05)

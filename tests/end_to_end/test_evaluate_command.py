@@ -57,6 +57,7 @@ def measured(folder):
     return {name: content[name] for name in ("settings", "summary", "runs")}
 
 
+@pytest.mark.usefixtures("few_textures")
 def test_an_evaluation_writes_numbers_tables_and_pictures(run, tmp_path):
     out = tmp_path / "deep" / "out"
     output = assert_well(

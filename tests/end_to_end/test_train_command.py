@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from typing import NamedTuple
 
 import pytest
@@ -19,7 +18,6 @@ from typer.testing import CliRunner
 from cyctr import cli
 from cyctr.checkpoint import describe_checkpoint, load_checkpoint
 from cyctr.config import BackboneConfig, choices, from_dict, settings, value_at
-from cyctr.datasets import synthetic_pool
 from cyctr.datasets.dataset import Dataset
 from cyctr.errors import TrainingError
 from cyctr.evaluation.results import Results, RunKey
@@ -91,13 +89,12 @@ def measured(run, method, out, *data):
     return Results.load(out / "results.json")
 
 
-def test_a_network_is_trained_on_synthetic_classes_and_evaluated(run, tmp_path, monkeypatch):
-    smaller = partial(synthetic_pool.SyntheticPool, 8, 4, 65)
-    monkeypatch.setattr(synthetic_pool, "SyntheticPool", smaller)
+@pytest.mark.usefixtures("few_textures")
+def test_a_network_is_trained_on_synthetic_classes_and_evaluated(run, tmp_path):
     small = [text for pair in SMALL.items() for text in pair]
     output = assert_well(run("train", "--data", "synthetic", *small, "--output", tmp_path / "deep" / "out"))
     assert files(tmp_path / "deep" / "out") == FILES
-    assert "synthetic, fold 0: 6 classes to learn from, 24 images" in output
+    assert "synthetic, fold 0: 6 classes to learn from, 36 images" in output
     assert "watched on the test classes" in output
     assert all(str(tmp_path / "deep" / "out" / name) in output for name in (LAST, CURVES))
     found = measured(run, tmp_path / "deep" / "out" / LAST, tmp_path / "results", "synthetic")
@@ -623,7 +620,7 @@ def test_a_run_of_which_nothing_was_saved_begins_anew_and_says_so(train, tmp_pat
     assert_well(train("--max-minutes", 0))
     for name in (STATE, LAST):
         (tmp_path / "out" / name).unlink()
-    assert "nothing was saved before the run ended: it begins anew" in assert_well(train("--resume"))
+    assert "nothing was saved before the run ended: it begins again" in assert_well(train("--resume"))
     assert_well(train(output="whole"))
     assert_same_network(tmp_path / "out", tmp_path / "whole")
 

@@ -12,7 +12,7 @@ from own_method import NoMethod, Pyramid, PyramidConfig, PyramidRecipe, nearest
 
 import cyctr
 from cyctr.backbones.backbone import Backbone
-from cyctr.checkpoint import load_checkpoint, load_model, method_of_checkpoint, pack, save_checkpoint, unpack
+from cyctr.checkpoint import load_checkpoint, load_model, pack, save_checkpoint, unpack
 from cyctr.config import BackboneConfig, Recipe
 from cyctr.datasets.synthetic_pool import SyntheticPool, open_synthetic
 from cyctr.errors import CheckpointError, ConfigError
@@ -109,7 +109,7 @@ def test_a_class_that_lacks_a_part_is_told_which():
 
 def test_a_checkpoint_finds_its_method_again(tmp_path):
     path = saved(tmp_path / "own.safetensors")
-    assert method_of_checkpoint(path) is nearest().Nearest
+    assert type(load_checkpoint(path)[0]) is nearest().Nearest
     assert json.loads(json.dumps(unpack(path)[1]))["method"] == "nearest:Nearest"
 
 

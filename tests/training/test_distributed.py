@@ -25,6 +25,7 @@ from learning import (
 )
 from safetensors.torch import load_file
 
+from cyctr import cli
 from cyctr.checkpoint import load_checkpoint
 from cyctr.errors import ConfigError, PeerError
 from cyctr.training.distributed import World, _together, join
@@ -55,7 +56,16 @@ session._LOG_STEPS = 2  # how often the processes ask each other
 session.draw_curves = lambda records: None  # which takes longer than the runs
 out = Path(sys.argv[1])
 said = {}
+
+
+def threads():
+    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
+
+
 with join("cpu") as world:
+    import torch._dynamo  # brings functions that keep a group as default, as a compiled network would
+
+    said["threads"] = [any("gloo" in name for name in threads())]
     said["world"] = [world.rank, world.size, world.leads]
     torch.manual_seed(world.rank)
 
@@ -121,7 +131,8 @@ with join("cpu") as world:
         said["infinite"] = go(trainer)
     except Exception as error:
         said["infinite"] = f"{type(error).__name__}: {error}"
-    (out / f"said {world.rank}.json").write_text(json.dumps(said))
+said["threads"].append(any("gloo" in name for name in threads()))
+(out / f"said {world.rank}.json").write_text(json.dumps(said))
 """
 
 
@@ -289,6 +300,12 @@ def test_a_loss_that_is_no_number_in_one_process_ends_both_before_anything_of_it
     assert RunFolder(out / "infinite").load_state()[1].step == 1
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+def test_no_thread_of_the_group_outlives_it(both):
+    _, said = both
+    assert [one["threads"] for one in said] == [[True, False]] * 2  # in it, and after it
+
+
 def test_a_world_of_one_changes_nothing():
     world = World()
     weight = torch.nn.Parameter(torch.zeros(2))
@@ -336,28 +353,6 @@ def test_more_processes_than_gpus_are_refused_by_the_first_of_them_too(monkeypat
         pass
 
 
-LEAVING = """
-from pathlib import Path
-from cyctr.training.distributed import join
-
-def threads():
-    return [path.read_text() for path in Path("/proc/self/task").glob("*/comm")]
-
-with join("cpu") as world:
-    import torch._dynamo  # brings functions that keep a group as default, as a compiled network would
-    world.agree(0.0)
-    assert any("gloo" in name for name in threads())
-assert not any("gloo" in name for name in threads()), threads()
-"""
-
-
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
-def test_no_thread_of_the_group_outlives_it(tmp_path):
-    (tmp_path / "leaving.py").write_text(LEAVING)
-    done = in_two_processes(tmp_path, tmp_path / "leaving.py")
-    assert done.returncode == 0, done.stderr
-
-
 OPTIONS = {
     "--weights": "tiny",
     "--validation-episodes": 3,
@@ -394,13 +389,6 @@ def test_the_whole_command_runs_in_two_processes_to_the_network_of_one(run, tmp_
     assert done.stdout.count("network: ") == 1
     assert {path.name for path in (tmp_path / "two").iterdir()} == {path.name for path in (tmp_path / "one").iterdir()}
     assert_close(load_file(tmp_path / "two" / LAST), load_file(tmp_path / "one" / LAST), 1e-4)
-
-
-def test_of_several_processes_the_first_says_what_is_wrong_for_all(tmp_path):
-    done = in_two_processes(tmp_path, "-m", "cyctr", "train", "--data", "nowhere", "--output", tmp_path / "out")
-    assert done.returncode != 0
-    assert done.stderr.count("cyctr: nowhere: no such folder") == 1
-    assert not (tmp_path / "out").exists()
 
 
 ENDING = """
@@ -442,35 +430,86 @@ def test_whatever_is_done_together_with_a_process_that_was_killed_says_so_in_one
         assert "\n" not in line
 
 
-@pytest.fixture
-def machines(tmp_path):
-    """Two folders of the same photographs, as two machines have them."""
-    photos(tmp_path / "0" / "photos")
-    shutil.copytree(tmp_path / "0", tmp_path / "1")
-    return tmp_path / "0", tmp_path / "1"
+COMMANDS = """
+import contextlib, json, os, sys
+from pathlib import Path
+
+import cyctr.cli
+
+for number, (port, on_one_machine, arguments) in enumerate(json.loads(Path(sys.argv[1]).read_text())):
+    os.environ["MASTER_PORT"] = str(port)
+    os.environ["LOCAL_RANK"] = os.environ["RANK"] if on_one_machine else "0"
+    sys.argv = ["cyctr", *arguments]
+    with open(f"said {number}.txt", "w") as said, contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        try:
+            cyctr.cli.main()
+        except SystemExit as end:
+            Path(f"code {number}.txt").write_text(str(end.code or 0))
+"""
 
 
-def test_what_one_process_alone_meets_it_tells_itself_and_the_other_says_that_it_is_gone(machines):
-    for path in (machines[1] / "photos" / "images").iterdir():
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """The folders of two machines, and the code and words of each of three commands in each of two processes.
+
+    The first has no data, the second goes on with a run that only the first machine has, and in the third the second
+    machine's photographs are damaged.
+    """
+    root = tmp_path_factory.mktemp("commands")
+    machines = root / "0", root / "1"
+    photos(machines[0] / "photos")
+    shutil.copytree(machines[0] / "photos", machines[0] / "damaged")
+    shutil.copytree(machines[0], machines[1])
+    for path in (machines[1] / "damaged" / "images").iterdir():
         path.write_bytes(path.read_bytes()[: path.stat().st_size * 6 // 10])
-    given = (*training("photos"), "--resident", "no", "--output", "run", "--training.latent-classes", 0, *QUICK)
-    (code, text), (other_code, other_text) = side_by_side(machines, "-m", "cyctr", *given)
+    begin = (*training(machines[0] / "photos"), "--output", machines[0] / "run", "--max-minutes", 0, *QUICK)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CYCTR_CACHE", str(root / "cache"))
+        patch.setattr(sys, "argv", ["cyctr", *map(str, begin)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+    assert not stop.value.code
+    asked = [
+        (free_port(), True, ("train", "--data", "nowhere", "--output", "out")),
+        (free_port(), False, ("train", "--data", "photos", "--test-classes", "thing0", "--output", "run", "--resume", *QUICK)),
+        (
+            free_port(),
+            True,
+            (*training("damaged"), "--resident", "no", "--output", "other", "--training.latent-classes", 0, *QUICK),
+        ),
+    ]
+    (root / "asked.json").write_text(json.dumps([(port, one, list(map(str, given))) for port, one, given in asked]))
+    (root / "commands.py").write_text(COMMANDS)
+    ended = side_by_side(machines, root / "commands.py", root / "asked.json")
+    found = [
+        [(int((machine / f"code {i}.txt").read_text()), (machine / f"said {i}.txt").read_text()) for machine in machines]
+        for i in range(len(asked))
+    ]
+    return machines, found, ended
+
+
+def test_of_several_processes_the_first_says_what_is_wrong_for_all(commands):
+    machines, (((code, text), (other_code, other_text)), _, _), _ = commands
+    assert code == other_code == 2
+    assert (text + other_text).count("cyctr: nowhere: no such folder") == 1
+    assert not any((machine / "out").exists() for machine in machines)
+
+
+def test_the_whole_command_resumes_where_only_the_first_machine_has_the_run(commands):
+    machines, (_, ((code, text), (other_code, other_text)), _), _ = commands
+    assert (code, other_code) == (0, 0), text + other_text
+    assert "going on after 4 episodes" in text
+    assert RunFolder(machines[0] / "run").load_state()[1].step == 2
+    assert not (machines[1] / "run").exists()
+
+
+def test_what_one_process_alone_meets_it_tells_itself_and_the_other_says_that_it_is_gone(commands):
+    _, (_, _, ((code, text), (other_code, other_text))), ended = commands
     assert (code, other_code) == (2, 2), text + other_text
-    assert re.fullmatch(r"cyctr: rank 1: photos/images/\d\d\.png: damaged or cut short .*\n", other_text)
+    assert re.fullmatch(r"cyctr: rank 1: damaged/images/\d\d\.png: damaged or cut short .*\n", other_text)
     assert re.findall(r"cyctr: .*", text) == [text.splitlines()[-1]]
     assert text.splitlines()[-1].startswith("cyctr: another process of this run has ended")
-    assert "Traceback" not in text
-
-
-def test_the_whole_command_resumes_where_only_the_first_machine_has_the_run(run, machines):
-    begin = (*training(machines[0] / "photos"), "--output", machines[0] / "run", "--max-minutes", 0)
-    assert run(*begin, *QUICK)[0] == 0
-    given = ("train", "--data", "photos", "--test-classes", "thing0", "--output", "run", "--resume", *QUICK)
-    found = side_by_side(machines, "-m", "cyctr", *given, on_one_machine=False)
-    assert [code for code, _ in found] == [0, 0], found
-    assert "going on after 4 episodes" in found[0][1]
-    assert RunFolder(machines[0] / "run").load_state()[1].step == 2
-    assert [path.name for path in machines[1].iterdir()] == ["photos"]
+    assert "Traceback" not in text + "".join(text for _, text in ended)
 
 
 @pytest.mark.parametrize("kind", [torch.OutOfMemoryError, torch.AcceleratorError])

@@ -6,6 +6,7 @@ import sys
 import time
 import warnings
 from collections.abc import Sequence
+from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any
 
@@ -81,6 +82,12 @@ def make_app(method: str = USUAL) -> typer.Typer:
 app = make_app()
 
 
+@cache
+def _usual() -> Any:
+    """The command line of the usual method, made once: Typer takes a while."""
+    return typer.main.get_command(app)
+
+
 _USAGE_ERROR: Any = typer.BadParameter.__base__  # click's, wherever typer keeps it
 _FLAGS = {"half": "precision float32"}  # what an option of the library is called here
 _MOMENT = 1.0  # seconds
@@ -91,7 +98,7 @@ def _say(message: object, error: BaseException | None = None) -> None:
 
     Args:
         message: the line.
-        error: why it is said; one that this process alone has met has a note of whose it is, and is told by whichever it is.
+        error: the reason. An error of one process of several has a note with its rank, and that process tells it.
     """
     whose = "".join(f"{note}: " for note in getattr(error, "__notes__", ()))
     if whose or os.environ.get("LOCAL_RANK", "0") == "0":
@@ -134,7 +141,8 @@ def main() -> None:
     try:
         _refuse_nowhere(sys.argv)
         method = _method_named(sys.argv)
-        sys.exit((app if method is None else make_app(method))(standalone_mode=False))
+        command = _usual() if method is None else make_app(method)
+        sys.exit(command(standalone_mode=False))
     except CyctrError as error:
         _say(error, error)
     except _USAGE_ERROR as error:

@@ -14,7 +14,8 @@ def convert_release(
     file: Annotated[Path, typer.Argument(help="A .pth file that the release's training saved, for ResNet-50.")],
     output: Annotated[Path, typer.Option(help="The checkpoint to write; ends in .safetensors.")],
     mend_labels: Annotated[
-        bool, typer.Option("--mend-labels", help="Read the labels of tokens rightly, where the release reads some elsewhere.")
+        bool,
+        typer.Option("--mend-labels", help="Read the label of each token at its own place; the release reads some at others."),
     ] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace OUTPUT.")] = False,
 ) -> None:

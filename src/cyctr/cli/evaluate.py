@@ -240,7 +240,9 @@ def _part(text: str) -> tuple[int, int]:
 
 
 def merge(
-    parts: Annotated[list[Path], typer.Argument(help="What `cyctr evaluate --part` wrote: a folder of all, or each file.")],
+    parts: Annotated[
+        list[Path], typer.Argument(help="What `cyctr evaluate --part` wrote: the folder of all parts, or each file.")
+    ],
     output: Annotated[
         Path | None, typer.Option(help="Folder for results.json and results.md; default: that of the parts.")
     ] = None,

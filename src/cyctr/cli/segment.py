@@ -70,7 +70,7 @@ def segment(
     ] = False,
     overlapping: Annotated[
         bool,
-        typer.Option("--overlapping", help="Classes may share pixels; default: the likeliest alone.", rich_help_panel=_MASKS),
+        typer.Option("--overlapping", help="Classes may share pixels; default: only the likeliest.", rich_help_panel=_MASKS),
     ] = False,
     instances: Annotated[
         bool,

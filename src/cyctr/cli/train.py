@@ -255,7 +255,7 @@ def _introduce(trainer: "Trainer", resume: bool) -> None:
         if trainer.changed:
             print(f"note: until now {'; '.join(trainer.changed)}: the network will be another than without that change")
     elif resume:
-        print("nothing was saved before the run ended: it begins anew")
+        print("nothing was saved before the run ended: it begins again")
     sys.stdout.flush()  # before the first line of the other stream
 
 

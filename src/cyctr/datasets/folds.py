@@ -6,18 +6,20 @@ from cyctr.datasets.dataset import Fold
 from cyctr.errors import DataError
 from cyctr.seeding import Stream
 
-
-def contiguous(classes: int, folds: int = 4) -> tuple[Fold, ...]:
-    """Fold i tests the i-th block of classes: PASCAL-5^i, and PANet's COCO-20^i."""
-    if classes % folds:
-        raise DataError(f"{classes} classes do not divide into {folds} folds of equal size; use `seeded`")
-    size = classes // folds
-    return _folds(classes, [range(i * size, (i + 1) * size) for i in range(folds)])
+_FOLDS = 4
 
 
-def interleaved(classes: int, folds: int = 4) -> tuple[Fold, ...]:
-    """Fold i tests classes i, i + folds, ...: COCO-20^i after FWB, the usual one."""
-    return _folds(classes, [range(i, classes, folds) for i in range(folds)])
+def contiguous(classes: int) -> tuple[Fold, ...]:
+    """Fold i of four tests the i-th block of classes: PASCAL-5^i, and PANet's COCO-20^i."""
+    if classes % _FOLDS:
+        raise DataError(f"{classes} classes do not divide into {_FOLDS} folds of equal size; use `seeded`")
+    size = classes // _FOLDS
+    return _folds(classes, [range(i * size, (i + 1) * size) for i in range(_FOLDS)])
+
+
+def interleaved(classes: int) -> tuple[Fold, ...]:
+    """Fold i of four tests classes i, i + 4, ...: COCO-20^i after FWB, the usual one."""
+    return _folds(classes, [range(i, classes, _FOLDS) for i in range(_FOLDS)])
 
 
 def seeded(classes: int, folds: int, seed: int) -> tuple[Fold, ...]:

@@ -189,7 +189,7 @@ class Method(nn.Module, ABC, Generic[S]):
     def train(self, mode: bool = True) -> Self:
         """As for any module, but refused once the method was accelerated."""
         if mode and self.accelerated:
-            raise ConfigError("this network was accelerated for inference and cannot train; build it anew")
+            raise ConfigError("this network was accelerated for inference and cannot train; build it again")
         return super().train(mode)
 
 

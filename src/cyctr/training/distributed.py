@@ -115,7 +115,7 @@ def join(kind: str) -> Iterator[World]:
 
     An error that leaves it ends the others too: on CPUs they meet a PeerError in what they do together next; on GPUs, where
     nobody waits for that, torchrun ends them. Of the processes on one machine the first speaks for all. An error that it does
-    not share has a note which says whose it is.
+    not share has a note with the rank.
 
     Args:
         kind: of the devices they compute on, "cpu" or "cuda".
@@ -163,7 +163,7 @@ _open: list[Store] = []  # until the process ends: the others may still ask the 
 
 
 def _part(store: Store, rank: int, local: int, error: BaseException) -> None:
-    """Leaves the others, and notes on an error whose it is unless the first process on this machine tells the user of it."""
+    """Leaves the others; an error that the first process on this machine does not tell gets a note with the rank."""
     _open.append(store)
     with suppress(RuntimeError):  # the store is gone with the process that kept it
         store.set(f"ended/{rank}", repr(error))

@@ -207,7 +207,7 @@ class RunFolder:
             raise self._unwritten(METRICS, error) from error
 
     def records(self) -> list[dict[str, Any]]:
-        """The metrics so far; a line that a crash cut short, or that is none of ours, is left out."""
+        """The metrics so far; lines that a crash cut short, or that another program wrote, are left out."""
         path = self.path / METRICS
         records = [record for _, record in json_files.read_lines(path)] if path.exists() else []
         return [record for record in records if _is_ours(record)]

@@ -81,6 +81,7 @@ def test_a_frozen_backbone_has_nothing_to_learn_and_that_is_said(tmp_path):
         begun(tmp_path, config, method="panet")
 
 
+@pytest.mark.usefixtures("few_textures")
 def test_its_checkpoint_is_evaluated_and_segments_photos(run, tmp_path):
     checkpoint = cyctr.train(textures(), tmp_path / "run", config=SHORT, method="panet", device="cpu", **FEW)
     evaluate = ("evaluate", "--data", "synthetic", "--method", checkpoint, "--folds", 0, "--shots", "1,5", "--episodes", 4)

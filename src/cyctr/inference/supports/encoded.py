@@ -28,7 +28,7 @@ from cyctr.visual.draw import PAPER, to_pixels
 
 _FORMAT, _ABOUT = "cyctr-support-1", "about.json"
 _REMEDY = "save it again, or give a folder of labelled images, or a file that `cyctr support save` wrote"
-_GAP = 8  # pixels between pictures
+_SIDE, _GAP = 240, 8  # pixels of a picture, and between pictures
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -218,10 +218,10 @@ def _png(image: Image.Image) -> bytes:
     return buffer.getvalue()
 
 
-def pictured(stored: StoredSupport, side: int = 240) -> Pixels:
+def pictured(stored: StoredSupport) -> Pixels:
     """The labelled images side by side, each with what is marked."""
     tiles = [
-        tile(to_pixels(image), (label == 1).numpy(), side) for image, label in zip(stored.images, stored.labels, strict=True)
+        tile(to_pixels(image), (label == 1).numpy(), _SIDE) for image, label in zip(stored.images, stored.labels, strict=True)
     ]
-    gap = np.full((side, _GAP, 3), PAPER, np.uint8)
+    gap = np.full((_SIDE, _GAP, 3), PAPER, np.uint8)
     return np.concatenate([part for one in tiles for part in (gap, one)][1:], 1)

@@ -21,6 +21,7 @@ Cross = Literal["none", "vanilla", "predicted", "cycle_foreground", "cycle"]
 Comparison = Literal["dot", "cosine"]
 Mixer = Literal["transformer", "residual"]
 Reads = Literal["nothing", "tokens", "maps"]
+_MULTIPLE = 64  # scaled counts of tokens are multiples of it: kernels see few sizes
 
 
 @dataclass(frozen=True)
@@ -62,19 +63,18 @@ class SamplingConfig:
         """Whether tokens are drawn, or their labels read, in any way of the release's."""
         return self.nearest_pixel or self.draw_ignored or self.beyond_half or self.release_labels
 
-    def training_tokens(self, position: float, shots: int = 1, multiple: int = 64) -> int:
+    def training_tokens(self, position: float, shots: int = 1) -> int:
         """N_s per shot for one training step.
 
         Args:
             position: in [0, 1], where in the range of factors the step falls.
             shots: K.
-            multiple: a scaled count is rounded to this, so that kernels see few different sizes.
         """
         low, high = self.training_scale if shots == 1 else self.training_scale_many
         if low == high == 1:
             return self.tokens_per_shot
         scaled = self.tokens_per_shot * (low + position * (high - low))
-        return max(1, round(scaled / multiple)) * multiple
+        return max(1, round(scaled / _MULTIPLE)) * _MULTIPLE
 
 
 @dataclass(frozen=True)

@@ -36,8 +36,8 @@ def nearest_neighbours(q: Tensor, k: Tensor, valid: Tensor) -> tuple[Tensor, Ten
 def landings(q: Tensor, k: Tensor, valid: Tensor) -> Tensor:
     """(B, heads, N) int64 in N: where the round trip of each support token ends, j -> i* -> j*; arguments as above.
 
-    The same as by `nearest_neighbours`, for a CPU: a part of the affinities at a time, and the way back from those places
-    alone that somebody comes to.
+    The same as by `nearest_neighbours`, for a CPU: a part of the affinities at a time, and the way back only from places
+    that some token comes to.
     """
     batch, heads = q.shape[:2]
     hidden = None if bool(valid.all()) else ~valid

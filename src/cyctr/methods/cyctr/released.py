@@ -84,8 +84,8 @@ class ReleasedSampler:
 def misread_places(kinds: Tensor, sample: Sample) -> Tensor:
     """(B, N) int64: the cells at which the release reads labels and padding flags of tokens.
 
-    A token drawn as the i-th cell of its class is read at the i-th cell of all. A class of which every cell is drawn is read
-    rightly.
+    A token drawn as the i-th cell of its class is read at the i-th cell of all. Where every cell of a
+    class is drawn, its tokens are read at their own cells.
 
     Args:
         kinds: (B, K, h, w) uint8, what was drawn from.
