@@ -5,7 +5,7 @@
 
 A pass of the backbone is timed without any rewrite, with one of them, with all, and with all but one, in turns in one run.
 *alone* is the time without any rewrite by the time with this one; *last* is the time with all others by the time with all.
-A rewrite that gains nothing has 1.00. Winograd in the head is timed likewise in a whole episode of one labelled image.
+A rewrite that gains nothing has 1.00. What works in the head is timed likewise, in a whole episode of one labelled image.
 On a GPU each Triton kernel is timed too: whole batches of episodes with all kernels, by the time with torch in its place.
 """
 
@@ -38,6 +38,8 @@ KERNELS: dict[str, ModuleType] = {
     "depthwise": fast_depthwise,
 }
 """The module that calls each Triton kernel."""
+ON_CPU: dict[str, ModuleType] = {"round trips": cycle_attention, "sampled points": predicted_attention}
+"""The module that calls each operator of `cyctr.speed.on_cpu`."""
 BATCH = 16  # episodes that a GPU does together
 
 
@@ -101,9 +103,12 @@ def rows(model: str, options: argparse.Namespace) -> list[dict]:
         cast = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
         with torch.inference_mode(), cast:
             stages = measure({title: partial(version, images) for title, version in every.items()})
-            whole = measure({"all": partial(fast, episode), "all but Winograd in the head": partial(plain, episode)})
+            heads = {"Winograd in the head": partial(plain, episode)}
+            if device.type == "cpu":
+                heads |= {name: partial(in_torch, module, "on_cpu", partial(fast, episode)) for name, module in ON_CPU.items()}
+            whole = measure({"all": partial(fast, episode)} | {f"all but {name}": work for name, work in heads.items()})
         gain = gains(stages)
-        gain["Winograd in the head"] = {"last": round(whole["all but Winograd in the head"]["ms"] / whole["all"]["ms"], 3)}
+        gain |= {name: {"last": round(whole[f"all but {name}"]["ms"] / whole["all"]["ms"], 3)} for name in heads}
         row = {"model": Path(model).stem, "backbone": network.backbone.config.name, "precision": precision}
         found.append(row | {"gains": gain, "layers": layers, "backbone pass": stages, "episode": whole})
         show(found[-1])
@@ -114,13 +119,14 @@ def rows(model: str, options: argparse.Namespace) -> list[dict]:
     return found
 
 
-def in_torch(module: ModuleType, work: Callable[[], object]) -> None:
-    """Does something with torch in the place of the kernel that a module calls."""
+def in_torch(module: ModuleType, door: str, work: Callable[[], object]) -> None:
+    """Does something with torch in the place of what a module calls in `cyctr.speed`, by a door: "kernels" or "on_cpu"."""
+    fast = getattr(module, door)
     try:
-        module.kernels = SimpleNamespace(usable=lambda tensor: False)
+        setattr(module, door, SimpleNamespace(usable=lambda tensor: False))
         work()
     finally:
-        module.kernels = kernels
+        setattr(module, door, fast)
 
 
 def kernel_gains(network: nn.Module, options: argparse.Namespace) -> dict[str, dict[str, dict]]:
@@ -147,7 +153,7 @@ def repeated(episode: Episode, count: int) -> Episode:
 
 
 def with_and_without(work: Callable[[], object]) -> dict[str, Callable[[], object]]:
-    return {"all": work} | {name: partial(in_torch, module, work) for name, module in KERNELS.items()}
+    return {"all": work} | {name: partial(in_torch, module, "kernels", work) for name, module in KERNELS.items()}
 
 
 def gained(stages: Mapping[str, Mapping[str, float]]) -> dict[str, float]:

@@ -5,17 +5,16 @@ import torch
 from making import support
 
 from cyctr.methods.base import TokenState
-from cyctr.methods.cyctr import cycle_attention
 from cyctr.methods.cyctr.config import EncoderConfig
 from cyctr.methods.cyctr.cycle_attention import (
     CycleAttention,
     attend,
     comes_home,
     cycle_consistency,
-    landings,
     nearest_neighbours,
 )
 from cyctr.methods.cyctr.extras.cosine_matching import CosineCycleAttention
+from cyctr.speed import on_cpu
 
 KINDS = {"dot": CycleAttention, "cosine": CosineCycleAttention}
 
@@ -45,10 +44,10 @@ def random_case(batch=2, heads=3, cells=20, tokens=15, whole_numbers=False):
 @pytest.mark.parametrize("chunk", [2**21, 100])
 @pytest.mark.parametrize("whole_numbers", [False, True])
 def test_consistency_equals_a_walk_along_the_paper_s_formulas(chunk, whole_numbers, monkeypatch):
-    monkeypatch.setattr(cycle_attention, "_CHUNK", chunk)
+    monkeypatch.setattr(on_cpu, "_CHUNK", chunk)
     q, k, is_foreground, valid = random_case(whole_numbers=whole_numbers)
     whole = cycle_consistency(*nearest_neighbours(q, k, valid), is_foreground, valid)
-    by_parts = comes_home(landings(q, k, valid), is_foreground, valid)
+    by_parts = comes_home(on_cpu.landings(q, k, valid), is_foreground, valid)
     affinity = q @ k.transpose(-2, -1)
     for b in range(2):
         for head in range(3):
@@ -59,11 +58,11 @@ def test_consistency_equals_a_walk_along_the_paper_s_formulas(chunk, whole_numbe
 @pytest.mark.parametrize("some", [0.0, 0.5, 1.0])
 @pytest.mark.parametrize("chunk", [2**21, 7])
 def test_round_trips_end_where_nearest_neighbours_lead(some, chunk, monkeypatch):
-    monkeypatch.setattr(cycle_attention, "_CHUNK", chunk)
+    monkeypatch.setattr(on_cpu, "_CHUNK", chunk)
     q, k, _, _ = random_case(cells=50, tokens=40)
     valid = torch.rand(2, 1, 40) < some
     there, back = nearest_neighbours(q, k, valid)
-    expected, found = back.gather(-1, there), landings(q, k, valid)
+    expected, found = back.gather(-1, there), on_cpu.landings(q, k, valid)
     assert torch.equal(expected[valid.expand_as(found)], found[valid.expand_as(found)])
 
 

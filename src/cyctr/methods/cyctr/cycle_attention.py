@@ -10,12 +10,10 @@ from torch import Tensor, nn
 from cyctr.methods.base import TokenState
 from cyctr.methods.cyctr.config import EncoderConfig
 from cyctr.methods.cyctr.state import CrossTrace, Support
-from cyctr.speed import kernels
+from cyctr.speed import kernels, on_cpu
 
 _PAD = 8  # channels: kernels want their number to be a multiple of it
 _HIDDEN = -1e4  # far enough for a weight of zero, near enough for half precision
-_CHUNK = 2**17  # affinities looked at together on the CPU: half a megabyte stays in its cache
-_BLOCK = 16  # query tokens whose largest affinity is found first
 
 
 def nearest_neighbours(q: Tensor, k: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
@@ -31,40 +29,6 @@ def nearest_neighbours(q: Tensor, k: Tensor, valid: Tensor) -> tuple[Tensor, Ten
     """
     affinity = (q @ k.transpose(-2, -1)).masked_fill(~valid[:, :, None], -math.inf)  # (B, heads, hw, N)
     return affinity.argmax(-2), affinity.argmax(-1)
-
-
-def landings(q: Tensor, k: Tensor, valid: Tensor) -> Tensor:
-    """(B, heads, N) int64 in N: where the round trip of each support token ends, j -> i* -> j*; arguments as above.
-
-    The same as by `nearest_neighbours`, for a CPU: a part of the affinities at a time, and the way back only from places
-    that some token comes to.
-    """
-    batch, heads = q.shape[:2]
-    hidden = None if bool(valid.all()) else ~valid
-    found = k.new_empty((batch, heads, k.shape[2]), dtype=torch.int64)
-    for episode, head in product(range(batch), range(heads)):
-        own, keys = q[episode, head], k[episode, head]
-        visited, visitors = _nearest_query(own, keys).unique(return_inverse=True)
-        affinity = own[visited] @ keys.T  # (visited, N)
-        if hidden is not None:
-            affinity.masked_fill_(hidden[episode], -math.inf)
-        found[episode, head] = affinity.max(-1).indices[visitors]
-    return found
-
-
-def _nearest_query(q: Tensor, k: Tensor) -> Tensor:
-    """(N,) the most similar of (hw, C) query tokens for each of (N, C) support tokens.
-
-    Finding a maximum is much faster than finding where it is, so blocks are compared first, then the tokens of the best block.
-    """
-    rows = max(1, _CHUNK // (_BLOCK * len(k))) * _BLOCK
-    whole = len(q) // _BLOCK * _BLOCK
-    parts = [(part @ k.T).unflatten(0, (-1, _BLOCK)).amax(1) for part in q[:whole].split(rows)] if whole else []
-    rest = [(q[whole:] @ k.T).amax(0, keepdim=True)] if whole < len(q) else []
-    block = torch.cat([*parts, *rest]).argmax(0)  # (N,)
-    places = (block[:, None] * _BLOCK + torch.arange(_BLOCK, device=q.device)).clamp_max(len(q) - 1)  # (N, _BLOCK)
-    best = (q[places] @ k[:, :, None])[..., 0].argmax(1, keepdim=True)
-    return places.gather(1, best)[:, 0]
 
 
 def cycle_consistency(nearest_query: Tensor, nearest_support: Tensor, is_foreground: Tensor, valid: Tensor) -> Tensor:
@@ -184,8 +148,8 @@ class CycleAttention(nn.Module):
         with torch.no_grad(), torch.autocast(q.device.type, enabled=False):
             if kernels.usable(q):  # adds up in float32 by itself
                 there, back = kernels.nearest(q, k.to(q.dtype), support.valid.to(torch.uint8))
-            elif q.device.type == "cpu" and not torch.compiler.is_compiling():
-                return comes_home(landings(q.float(), k.float(), valid), is_foreground, valid)
+            elif on_cpu.usable(q):
+                return comes_home(on_cpu.landings(q.float(), k.float(), valid), is_foreground, valid)
             else:
                 there, back = nearest_neighbours(q.float(), k.float(), valid)
             return cycle_consistency(there, back, is_foreground, valid)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cyctr.methods.cyctr.config import EncoderConfig
-from cyctr.speed import kernels
+from cyctr.speed import kernels, on_cpu
 
 _CHUNK = 2**21  # numbers read together on the CPU: 8 MB stay in its cache
 
@@ -135,35 +135,12 @@ class PredictedAttention(nn.Module):
 
 def _weighted_read(values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
     """(G, C, T): the sum of what maps (G, C, h, w) hold at points (G, P, T, 2), by weights (G, P, T)."""
-    if values.device.type == "cpu" and not torch.is_grad_enabled() and not torch.compiler.is_compiling():
-        return _bagged_read(values.float(), points, weights)
+    if on_cpu.usable(values):
+        return on_cpu.weighted_read(values, points, weights)
     whole = torch.compiler.is_compiling() or values.device.type != "cpu"
     size = len(values) if whole else max(1, _CHUNK // (values.shape[1] * weights[0].numel()))
     pieces = zip(values.split(size), points.split(size), weights.split(size), strict=True)
     return torch.cat([(sample_points(maps, places) * share[:, None]).sum(2) for maps, places, share in pieces])
-
-
-def _bagged_read(values: Tensor, points: Tensor, weights: Tensor) -> Tensor:
-    """As `_weighted_read`, for a CPU and without gradients: each place is a weighted sum of the cells around its points."""
-    groups, channels, height, width = values.shape
-    x, y = (part.contiguous() for part in points.float().transpose(1, 2).unbind(-1))  # (G, T, P)
-    share, first = (
-        weights.float().transpose(1, 2).contiguous(),
-        height * width * torch.arange(groups, dtype=torch.int32)[:, None, None],
-    )
-    left, top = x.floor(), y.floor()
-    across, down = x - left, y - top
-    cells, shares = [], []
-    for right, below in itertools.product((0, 1), (0, 1)):
-        column, row = left + right, top + below
-        inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-        place = row.clamp(0, height - 1) * width + column.clamp(0, width - 1)
-        cells.append(place.to(torch.int32) + first)
-        shares.append((across if right else 1 - across) * (down if below else 1 - down) * share * inside)
-    rows = values.flatten(2).transpose(1, 2).reshape(-1, channels)  # (G * hw, C)
-    bags, by = torch.cat(cells, 2).flatten(0, 1), torch.cat(shares, 2).flatten(0, 1)  # (G * T, 4 P)
-    read = F.embedding_bag(bags, rows, per_sample_weights=by, mode="sum")
-    return read.unflatten(0, (groups, -1)).transpose(1, 2)
 
 
 def _for_shots(values: Tensor, shots: int) -> Tensor:
