@@ -14,6 +14,7 @@ from segmenting import files, photo, photos
 from cyctr import json_files
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import open_writer
+from cyctr.inference.folder import bulk
 from cyctr.inference.folder.bulk import segment_folder
 from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger
 from cyctr.inference.folder.queries import QueryFile, find_queries
@@ -284,6 +285,28 @@ def test_a_damaged_ledger_of_any_length_is_not_held_in_memory(tmp_path, monkeypa
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(told) == len(ledger.records) == 1 and peak < 2**20
+
+
+@pytest.mark.parametrize("form", ["png", "npz"])
+def test_probabilities_are_gone_before_pictures_are_drawn(form, segmenter, disc, tmp_path, monkeypatch):
+    queries, kept, drawn = find_queries([photos(tmp_path / "q", 2)]), [], []
+    found = bulk.Found
+
+    def remember(name, mask, probability, confidence):
+        if probability is not None:
+            kept.append(weakref.ref(probability))
+        return found(name, mask, probability, confidence)
+
+    def draw(*arguments):
+        drawn.append([one() is None for one in kept])
+        return overlay(*arguments)
+
+    overlay = bulk.drawn
+    monkeypatch.setattr(bulk, "Found", remember)
+    monkeypatch.setattr(bulk, "drawn", draw)
+    ledger, writer = opened(tmp_path / "out"), open_writer(form, tmp_path / "out", ["disc"])
+    assert segment_folder(segmenter, {"disc": disc}, queries, ledger, writer) == {}
+    assert drawn == ([[], []] if form == "png" else [[True], [True, True]])
 
 
 @pytest.mark.parametrize("form", ["png", "coco"])
