@@ -14,7 +14,7 @@ from cyctr.formats import Found, Writer
 from cyctr.images.imaging import write_image
 from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger, picture
 from cyctr.inference.folder.queries import QueryFile
-from cyctr.inference.result import ImageResult, drawn
+from cyctr.inference.result import PRESENT, drawn
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.segmenter import Segmenter
 from cyctr.inference.supports.encoded import EncodedSupport
@@ -68,13 +68,17 @@ def segment_folder(
     paths = [query.path for query in queries]
     for result in segmenter.segment_many(paths, supports, batch=batch, complain=complain, **(vars(options) if options else {})):
         query, place, image = queries[result.place], result.place, result.image
-        masks = {name: one.mask for name, one in result.classes.items()} if overlapping else result.disjoint
-        found = [
-            Found(name, masks[name], one.probability if writer.writes_probabilities else None, one.confidence)
+        labels = result.labels if len(result.classes) > 1 and (pictures or not overlapping) else None
+        whole = {name: one.mask for name, one in result.classes.items()} if overlapping or labels is None else {}
+        given = {
+            name: (one.probability if writer.writes_probabilities else None, one.confidence)
             for name, one in result.classes.items()
-        ]
-        shown, record = list(result.disjoint.values()), _record(query, result, masks)
-        del result, masks  # and with it the probabilities, which of a large image are large
+        }
+        del result  # and with it probabilities and masks, which of a large image are large
+        apart = {} if labels is None else {name: labels == number for number, name in enumerate(given, 1)}
+        found = [Found(name, mask, *given[name]) for name, mask in (whole or apart).items()]
+        shown, record = list((apart or whole).values()), _record(query, found)
+        del labels, whole, given, apart
         try:
             files = [] if query.key in drawn_alone else writer.write(query.key, query.path, found)
             found.clear()
@@ -108,17 +112,17 @@ def _is_of_its_name(error: BaseException | None) -> bool:
     return error is not None and error.errno in _NAME_ERRORS
 
 
-def _record(query: QueryFile, result: ImageResult, masks: Mapping[str, Any]) -> dict[str, Any]:
+def _record(query: QueryFile, found: Sequence[Found]) -> dict[str, Any]:
     """What was found in an image; the files that were written are not known yet."""
-    height, width = result.image.shape[:2]
+    height, width = found[0].mask.shape
     classes = {
-        name: {
+        one.name: {
             "confidence": round(one.confidence, 4),
-            "present": one.present and bool(masks[name].any()),  # another class may have taken all of it
-            "pixels": int(masks[name].sum()),
-            "box": _box(masks[name]),
+            "present": one.confidence >= PRESENT and bool(one.mask.any()),  # another class may have taken all of it
+            "pixels": int(one.mask.sum()),
+            "box": _box(one.mask),
         }
-        for name, one in result.classes.items()
+        for one in found
     }
     return {"image": str(query.path), "height": height, "width": width, "classes": classes}
 
