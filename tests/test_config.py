@@ -462,6 +462,7 @@ def test_a_number_that_cannot_be_is_refused_by_the_name_that_an_option_has(name)
         ("training.batch", "nan", "training.batch is 'nan'; expected a whole number"),
         ("training.batch", "inf", "training.batch is 'inf'; expected a whole number"),
         ("training.batch", "0", "training.batch is 0; expected 1 to 65,536"),
+        ("training.batch", 5000 * "9", "training.batch is '9+'; expected a number"),
         ("training.batch", "10000000000", "training.batch is 10000000000; expected 1 to 65,536"),
         ("training.seed", "9007199254740993", "training.seed is 9007199254740993; expected 0 to 2,147,483,647"),
         ("optimizer.transformer_rate", "1e38", r"optimizer.transformer_rate is 1e\+38; expected 0 to 1,000,000"),

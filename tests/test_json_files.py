@@ -1,10 +1,12 @@
 import json
+import math
 import os
 
 import pytest
+from making import most_memory
 
 from cyctr import json_files
-from cyctr.limits import JSON_DEPTH
+from cyctr.limits import JSON_DEPTH, JSON_GROWTH
 
 
 @pytest.mark.parametrize("content", [b"[" * 10**5, b'{"a":' * 10**5, b"[" * 500 + b"]" * 500, b"[" * 65 + b"]" * 65])
@@ -41,6 +43,46 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
     (tmp_path / "a.json").write_text("[1, 2, 3]")
     with pytest.raises(ValueError, match="it holds 9 bytes, expected at most 8"):
         json_files.read(tmp_path / "a.json", largest=8)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        "[],", "{},", '{"":1},', '{"":{"":{}}},', "[1.5],", "[[0.1]],", "0.1,", "1000000000000,", '"a1",', '"\u00e9\u4e2d",',
+        r'"\u4e2d",', '{"a":1,"b":2,"c":3,"d":4,"e":5,"f":6},', '{"a":"","b":"","c":"","d":"","e":"","f":""},', '"\U0001f600",'
+    ],
+)  # fmt: skip
+def test_no_document_takes_more_memory_than_is_expected_of_it(part):
+    for content in ("[" + part * 30_000 + "1]", '["' + 300_000 * "a" + '",' + part + "1]"):
+        document = content.encode()
+        assert len(document) + most_memory(lambda document=document: json.loads(document)) <= json_files.memory(document)
+
+
+def test_keys_that_are_all_different_take_no_more_either():
+    document = json.dumps({f"{key:x}": 1 for key in range(50_000)}).encode()
+    assert len(document) + most_memory(lambda: json.loads(document)) <= json_files.memory(document)
+
+
+def test_a_small_file_made_to_fill_the_memory_is_refused_before_it_is_parsed(tmp_path, monkeypatch):
+    monkeypatch.setattr(json_files, "JSON_MEMORY", 2**21)
+    (tmp_path / "a.json").write_text("[" + "[]," * 10_000 + "1]")
+    assert len(json_files.read(tmp_path / "a.json")) == 10_001
+    (tmp_path / "a.json").write_text("[" + "[]," * 20_000 + "1]")
+    with pytest.raises(ValueError, match="it would take 4 MiB of memory, more than a document of its size should"):
+        json_files.read(tmp_path / "a.json", growth=50)
+    assert len(json_files.read(tmp_path / "a.json", growth=100)) == 20_001
+
+
+def test_outlines_as_cocos_own_are_no_such_file(monkeypatch):
+    polygon = [round(100 * math.sin(place) + 200, 2) for place in range(56)]
+    annotation = {"segmentation": [polygon], "area": 702.1057499999998, "iscrowd": 0, "image_id": 289343, "id": 1768}
+    boxes = {"bbox": [473.07, 395.93, 38.65, 28.67], "category_id": 18}
+    content = json.dumps([annotation | boxes] * 1000).encode()
+    assert json_files.memory(content) < JSON_GROWTH * len(content) / 2
+    content = json.dumps(
+        [{"id": 1, "image_id": 7, "area": 1107.9, "iscrowd": 0} | boxes] * 1000, separators=(",", ":")
+    ).encode()
+    assert json_files.memory(content) < JSON_GROWTH * len(content)
 
 
 def test_a_document_longer_than_any_of_ours_is_refused_before_it_is_parsed():

@@ -10,10 +10,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from cyctr.limits import JSON_BYTES, JSON_DEPTH, NOTES_BYTES
+from cyctr.limits import JSON_BYTES, JSON_DEPTH, JSON_MEMORY, NOTES_BYTES
 
 _CONTAINERS = frozenset((dict, list))
 _NO_FILE = "not a regular file"
+_TAKES = {b"[": 136, b"{": 200, b",": 41, b":": 60, b'"': 32}  # bytes for each: of a list, an object, a value, a key, a text
 
 
 def parse(content: bytes | str) -> Any:
@@ -43,14 +44,29 @@ def parse_object(content: bytes | str) -> dict[str, Any]:
     return value
 
 
-def read(path: Path, largest: int = JSON_BYTES) -> Any:
+def read(path: Path, largest: int = JSON_BYTES, growth: int = 0) -> Any:
     """The value of a file.
 
+    Args:
+        path: of the file.
+        largest: bytes of it.
+        growth: times its size that a file may take when it is read, where that is more than `JSON_MEMORY`.
+
     Raises:
-        ValueError: as of `parse`; or it has more bytes than `largest`.
+        ValueError: as of `parse`; or it is too large, or would take too much memory.
         OSError: it cannot be read.
     """
-    return parse(_content(path, largest))
+    content = _content(path, largest)
+    takes = memory(content)
+    if takes > max(JSON_MEMORY, growth * len(content)):
+        raise ValueError(f"it would take {takes / 2**20:,.0f} MiB of memory, more than a document of its size should")
+    return parse(content)
+
+
+def memory(content: bytes) -> int:
+    """Bytes that a document takes while it is read, at most: by how many values, texts, lists and objects it may have."""
+    plain = content.isascii() and b"\\u" not in content  # otherwise a character may take four bytes
+    return len(content) * (4 if plain else 10) + sum(content.count(sign) * each for sign, each in _TAKES.items())
 
 
 def read_object(path: Path, largest: int = NOTES_BYTES) -> dict[str, Any]:

@@ -47,6 +47,14 @@ JSON_DEPTH = 64
 """Lists and objects within each other in a JSON document."""
 JSON_BYTES = 2**31
 """Of a JSON document."""
+JSON_MEMORY = 2**29
+"""Bytes that a JSON document takes when it is read, by an estimate that is rather too high."""
+JSON_GROWTH = 24
+"""Times its size that the JSON of a dataset takes, by the same estimate; an imitation of COCO's own takes 12."""
+PROBLEMS = 1_000
+"""Entries of one JSON of COCO that are told to be wrong."""
+WRONG = 1_000_000
+"""Entries of it that are wrong and passed over."""
 NOTES_BYTES = 2**25
 """Of a JSON document, or of one line, in which we say something of our own; read, it may take 30 times as much."""
 MAT_BYTES = 2**19

@@ -12,6 +12,7 @@ from pycocotools import mask as drawing
 from skimage.draw import polygon2mask
 from skimage.morphology import dilation, erosion
 
+from cyctr.datasets import coco_json
 from cyctr.datasets.check import check
 from cyctr.datasets.coco import CLASSES, open_coco, open_coco_json
 from cyctr.datasets.index import Index
@@ -629,3 +630,14 @@ def test_an_outline_that_would_take_all_memory_to_draw_is_left_out_with_a_line(t
     _, pool = open_coco_json(*places, "own", problems.append)
     assert pool.index().number.tolist() == [0]
     assert any("has an outline of 15,000,000 pixels of length" in problem for problem in problems)
+
+
+def test_of_a_json_made_of_wrong_entries_the_first_are_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(coco_json, "PROBLEMS", 3)
+    monkeypatch.setattr(coco_json, "WRONG", 5)
+    document = {"images": [], "categories": [], "annotations": [1] * 5}
+    problems = coco_json.read_marks(document, tmp_path / "a.json")[2]
+    assert [line[:14] for line in problems] == ["annotations[0]", "annotations[1]", "annotations[2]", "more than 3 en"]
+    document["annotations"] = [1] * 6
+    with pytest.raises(DataError, match=r"a\.json: has more than 5 wrong entries, such as: annotations\[0\] is 1"):
+        coco_json.read_marks(document, tmp_path / "a.json")

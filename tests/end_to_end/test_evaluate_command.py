@@ -303,6 +303,7 @@ BAD = [
     (("--part", "0/2"), ("--part is '0/2'",)),
     (("--part", "2"), ("--part is '2'",)),
     (("--part", "²/3"), ("--part is '²/3'",)),
+    (("--part", 5000 * "9" + "/" + 5000 * "9"), ("--part is '9999",)),
     (("--protocol", "hsnt"), ("protocol is 'hsnt'", "cyctr, released, pfenet, hsnet")),
     (("--split", "tset"), ("split is 'tset'", "test, validation or train")),
     (("--split", "validation"), ("no validation classes",)),

@@ -435,8 +435,10 @@ def test_a_mask_that_was_mended_by_hand_stays_and_a_note_says_so_until_force(seg
         re.M,
     ), error
     assert mended.read_bytes() == content
-    well(segment(*usual, "--force", support=both))
+    code, output, error = segment(*usual, "--force", support=both)
+    assert code == 0 and re.search(r"^cyctr: note: .*replaced-1: has the masks that were changed by hand", error, re.M), error
     assert mended.read_bytes() != content and other.exists()
+    assert (out / "replaced-1" / "masks" / "1.disc.png").read_bytes() == content
 
 
 @pytest.mark.parametrize("name", ["annotations.json", "data.yaml", "classes.txt", "index.html"])

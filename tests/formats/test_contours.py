@@ -1,8 +1,10 @@
 import numpy as np
 import pytest
+from making import most_memory
 from pycocotools import mask as drawing
 from shapes import EDGE_CASES, blobs, disc, filled, inside, iou, one_pixel, regions, ring, speckle, union, wide_diagonal
 
+from cyctr.formats import contours as module
 from cyctr.formats.contours import contours, rings, signed_area, simplify
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array__:DeprecationWarning")  # pycocotools' decode
@@ -48,6 +50,21 @@ def test_how_a_mask_lies_in_memory_does_not_matter():
     mask = blobs(0)
     for other in (np.asfortranarray(mask), np.repeat(mask, 2, axis=1)[:, ::2], mask[::-1][::-1]):
         assert all(np.array_equal(*pair) for pair in zip(rings(mask), rings(other), strict=True))
+
+
+@pytest.mark.parametrize("rows", [1, 2, 9])
+def test_boundaries_are_the_same_whether_they_are_looked_for_at_once_or_in_strips(rows, monkeypatch):
+    for mask in (*EDGE_CASES.values(), blobs(0), speckle(0)):
+        whole = rings(mask)
+        monkeypatch.setattr(module, "_STRIP", rows * mask.shape[1])
+        assert all(np.array_equal(*pair) for pair in zip(whole, rings(mask), strict=True))
+        monkeypatch.undo()
+
+
+def test_the_outline_of_a_large_mask_takes_a_byte_a_pixel():
+    mask = np.zeros((6000, 6000), bool)
+    mask[100:5000, 100:5000] = True
+    assert most_memory(lambda: contours(mask)) < 2 * mask.size
 
 
 def test_the_boundary_of_one_pixel_is_its_square():

@@ -2,7 +2,10 @@
 
 import numpy as np
 import pytest
+from making import most_memory
+from scipy import ndimage
 
+from cyctr.inference import cleaning
 from cyctr.inference.cleaning import clean, components
 
 
@@ -56,3 +59,22 @@ def test_holes_are_filled_and_bays_are_not():
 def test_empty_and_full_masks_stay_as_they_are(mask):
     assert np.array_equal(clean(mask, 3, True), mask)
     assert components(mask).max() == int(mask.any())
+
+
+@pytest.mark.parametrize("rows", [1, 2, 7])
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.6, 0.9])
+def test_a_mask_is_the_same_whether_it_is_cleaned_whole_or_in_strips(share, rows, monkeypatch):
+    masks = [np.random.default_rng(seed).random((23, 31)) < share for seed in range(10)]
+    whole = [clean(mask, 5, True) for mask in masks]
+    for mask, one in zip(masks, whole, strict=True):
+        assert np.array_equal(clean(mask, fill_holes=True), ndimage.binary_fill_holes(mask))
+        monkeypatch.setattr(cleaning, "_STRIP", rows * 31)
+        assert np.array_equal(clean(mask, 5, True), one)
+        monkeypatch.undo()
+
+
+def test_a_large_mask_is_cleaned_in_three_bytes_a_pixel():
+    mask = np.zeros((8000, 8000), bool)
+    mask[100:7000, 100:7000] = True
+    mask[200:300, 200:300] = False
+    assert most_memory(lambda: clean(mask, 500, True)) < 3 * mask.size

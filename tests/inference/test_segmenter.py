@@ -1,6 +1,7 @@
 """The Segmenter: whatever is given, masks at each image's own size, the same however they are asked for."""
 
 import pickle
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import count
@@ -311,22 +312,33 @@ def test_supports_that_are_none_or_have_no_names_are_refused(segmenter, disc, im
 def test_large_images_are_held_a_few_at_a_time_and_read_a_few_ahead(segmenter, disc, images, monkeypatch):
     chunks, read = [], []
     looked, to_image = segmenter_module.look, reading_ahead.to_image
-    monkeypatch.setattr(
-        segmenter_module, "look", lambda network, images, *rest: (chunks.append(len(images)), looked(network, images, *rest))[1]
-    )
+
+    def look(network, images, *rest):
+        chunks.append([image.shape[0] * image.shape[1] for image in images])
+        return looked(network, images, *rest)
+
+    monkeypatch.setattr(segmenter_module, "look", look)
     monkeypatch.setattr(reading_ahead, "to_image", lambda *given: (read.append(1), to_image(*given))[1])
     usual = list(segmenter.segment_many(images * 3, disc, batch=4))
-    assert chunks == [4, 4, 4]
-    monkeypatch.setattr(reading_ahead, "_MOST_PIXELS", 4500)  # two or three of these
+    assert list(map(len, chunks)) == [4, 4, 4]
+    monkeypatch.setattr(reading_ahead, "_MOST_PIXELS", 5000)  # one or two of these
     chunks.clear()
     read.clear()
     few, ahead = [], []
     for result in segmenter.segment_many(images * 3, disc, batch=4):
         few.append(result)
         ahead.append(len(read) - len(few))
-    assert chunks == [2, 2] * 3 and max(ahead[2:]) <= 8
+    assert all(sum(areas) <= 5000 or len(areas) == 1 for areas in chunks) and max(ahead[2:]) <= 8
+    assert sum(map(len, chunks)) == 12 and max(map(len, chunks)) == 2
     for one, other in zip(usual, few, strict=True):
         assert np.allclose(one.classes["disc"].probability, other.classes["disc"].probability, atol=1e-5)
+
+
+def test_a_result_that_was_given_is_not_kept_meanwhile(segmenter, disc, images):
+    for result in segmenter.segment_many(images, disc, batch=4):
+        probability = weakref.ref(result.classes["disc"].probability)
+        del result
+        assert probability() is None
 
 
 def test_one_segmenter_serves_many_threads(segmenter, disc, images):

@@ -67,6 +67,7 @@ def test_a_class_of_ones_own_is_found_by_module_and_class():
         ("cyclops", f"method is 'cyclops'; expected one of {', '.join(METHODS)}, or package.module:Class of your own"),
         ("", "expected one of cyctr"),
         ("nowhere.at.all:Method", "nowhere.at.all cannot be imported .*; install it, or check the name"),
+        ("antigravity:Method", "antigravity is a module of Python itself; expected one of your own"),
         ("nearest:Farthest", "nearest has no class Farthest; check the name"),
         ("own_method:NoMethod", "NoMethod is no method; expected a class that derives from"),
         ("own_method:PAGE", "is no method"),
@@ -83,6 +84,7 @@ def test_what_is_no_method_gets_one_line(name, words):
     [
         ("class Mine(", r"SyntaxError when it is imported \('\(' was never closed \(mine.py, line 1\)\); run python -c"),
         ("width = breadth", "NameError when it is imported"),
+        ("raise SystemExit(0)", "SystemExit when it is imported"),
     ],
 )
 def test_a_module_that_fails_gets_one_line(text, words, tmp_path, monkeypatch):

@@ -74,6 +74,7 @@ def test_a_folder_that_cannot_be_written_opens_with_its_project_elsewhere(tmp_pa
     ("about", "words"),
     [
         ('{"format": "cyctr-studio-2"}', "newer version of cyctr .format 2.; update cyctr"),
+        ('{"format": "cyctr-studio-' + 5000 * "9" + '"}', "newer version of cyctr .format 9{20}.; update cyctr"),
         ('{"format": "else"}', "is not of a project"),
         ("{", "cannot be read"),
     ],

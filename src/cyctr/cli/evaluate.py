@@ -234,8 +234,9 @@ def _changes(order: str | None, smallest: int | None, drop_novel: bool, seeds: s
 
 def _part(text: str) -> tuple[int, int]:
     place, _, parts = text.partition("/")
-    if not (place.isdecimal() and parts.isdecimal() and 1 <= int(place) <= int(parts)):
-        raise ConfigError(f"--part is {text!r}; expected such as 1/4 for the first of four")
+    numbers = place.isdecimal() and parts.isdecimal() and len(text) < 20
+    if not (numbers and 1 <= int(place) <= int(parts)):
+        raise ConfigError(f"--part is {text!r:.40}; expected such as 1/4 for the first of four")
     return int(place) - 1, int(parts)
 
 

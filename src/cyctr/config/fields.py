@@ -177,9 +177,9 @@ def _parsed(kind: Any, text: str, name: str) -> Any:
 
 def _number(kind: type[int] | type[float], text: str, name: str) -> float:
     plain = text.replace("_", "")
-    if kind is int and plain.removeprefix("-").isdecimal():
-        return int(plain)  # as it is: large ones would lose digits on the way through a float
     try:
+        if kind is int and plain.removeprefix("-").isdecimal():
+            return int(plain)  # as it is: large ones would lose digits on the way through a float
         number = float(plain)
     except ValueError as error:
         raise ConfigError(f"{name} is {text!r}; expected a number") from error

@@ -3,7 +3,7 @@
 import math
 import posixpath
 from dataclasses import dataclass, field
-from pathlib import PureWindowsPath
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cyctr.datasets.index import Integers
 from cyctr.errors import DataError
-from cyctr.limits import IMAGE_PIXELS, REACH, check_outline
+from cyctr.limits import IMAGE_PIXELS, PROBLEMS, REACH, WRONG, check_outline
 
 
 @dataclass(slots=True)
@@ -26,13 +26,31 @@ class MarkedImage:
 Shape = list[float] | dict[str, Any]
 
 
-def read_marks(document: dict[str, Any]) -> tuple[list[str], list[MarkedImage], list[str]]:
+class Problems(list[str]):
+    """What is wrong with entries of a JSON: the first of them, since one may be made of nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path, self._wrong = path, 0
+
+    def append(self, problem: str) -> None:
+        self._wrong += 1
+        if self._wrong > WRONG:
+            raise DataError(f"{self._path}: has more than {WRONG:,} wrong entries, such as: {self[0]}; export it again")
+        if self._wrong <= PROBLEMS:
+            super().append(problem)
+        elif self._wrong == PROBLEMS + 1:
+            super().append(f"more than {PROBLEMS:,} entries are wrong; the others are not told")
+
+
+def read_marks(document: dict[str, Any], path: Path) -> tuple[list[str], list[MarkedImage], list[str]]:
     """The names of the classes, the images in which something is marked, by id, and why things were left out.
 
     Args:
         document: has the lists images, annotations and categories; the second is taken out, for it may fill the memory.
+        path: of the JSON.
     """
-    problems: list[str] = []
+    problems = Problems(path)
     names, numbers = _read_categories(document["categories"], problems)
     pictures = _read_images(document["images"], problems)
     _assign(document.pop("annotations"), numbers, pictures, problems)

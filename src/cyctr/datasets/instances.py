@@ -19,6 +19,7 @@ from cyctr.datasets.dataset import OnProgress
 from cyctr.datasets.derived import Arrays, cache_file, cached_arrays
 from cyctr.datasets.index import Index, Integers, fingerprint
 from cyctr.errors import DataError
+from cyctr.limits import JSON_GROWTH
 from cyctr.types import IGNORE, Pixels
 
 _FORMAT = 2  # files of earlier versions may name images outside the folder
@@ -140,7 +141,7 @@ def read_json(path: Path, name: str, progress: OnProgress | None) -> Content:
 def _compile(path: Path, progress: OnProgress | None) -> Content:
     """Draws all masks of a JSON, those of one class in one image as one."""
     masks = _drawing()
-    names, marked, problems = read_marks(_parse(path))
+    names, marked, problems = read_marks(_parse(path), path)
     kept: list[MarkedImage] = []
     pairs: list[tuple[int, int, int, bytes, bytes]] = []
     for done, picture in enumerate(marked, 1):
@@ -166,7 +167,7 @@ def _compile(path: Path, progress: OnProgress | None) -> Content:
 def _parse(path: Path) -> dict[str, Any]:
     remedy = "expected a COCO instances JSON: export or download it again"
     try:
-        document = json_files.read(path)
+        document = json_files.read(path, growth=JSON_GROWTH)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); expected a COCO instances JSON") from error
     except ValueError as error:

@@ -40,6 +40,7 @@ class CocoWriter:
     """
 
     shared: tuple[str, ...] = (ANNOTATIONS, RECORDS)
+    writes_probabilities: bool = False
 
     def __init__(self, folder: Path, classes: Sequence[str], instances: bool, polygons: bool) -> None:
         self._folder, self._classes = folder, classes

@@ -14,6 +14,8 @@ _UPPER_LEFT, _UPPER_RIGHT, _LOWER_LEFT, _LOWER_RIGHT = 1, 2, 4, 8
 _FALLING, _RISING = _UPPER_LEFT | _LOWER_RIGHT, _UPPER_RIGHT | _LOWER_LEFT  # two pixels that touch in a corner
 _TURNS = np.array([bin(code).count("1") % 2 + 2 * (code in (_FALLING, _RISING)) for code in range(16)], np.uint8)
 
+_STRIP = 2**22  # pixels whose corners are looked for at a time
+
 Ring = NDArray[np.int64]
 
 
@@ -41,17 +43,10 @@ def rings(mask: NDArray[np.bool_]) -> list[Ring]:
         (P, 2) points (x, y) with the region on the right as seen: clockwise around a region, the other way around a hole.
         Each begins at the leftmost of its topmost corners, and they follow each other in that order.
     """
-    inside = np.pad(mask, 1).view(np.uint8)
-    around = (  # (H + 1, W + 1) which of the four pixels around a corner are inside
-        inside[:-1, :-1] | inside[:-1, 1:] << 1 | inside[1:, :-1] << 2 | inside[1:, 1:] << 3
-    )
-    turns = _TURNS[around].ravel()
-    places = np.flatnonzero(turns)
-    places = np.repeat(places, turns[places])  # (M,) two regions may meet in a corner: it is passed twice
+    places, codes = _corners(mask)
     if not len(places):
         return []
-    codes = around.ravel()[places]
-    y, x = np.divmod(places, around.shape[1])
+    y, x = np.divmod(places, mask.shape[1] + 1)
 
     # Along a row of corners the first and second end one stretch of boundary, the third and fourth another, and so on;
     # along a column as well. Where two regions meet, the first of the twins ends the stretch on the left.
@@ -71,6 +66,29 @@ def rings(mask: NDArray[np.bool_]) -> list[Ring]:
     following[np.where(upward, lower, upper)] = np.where(upward, upper, lower)
     points = np.column_stack((x, y))
     return [points[cycle] for cycle in _cycles(following)]
+
+
+def _corners(mask: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.uint8]]:
+    """(M,) the corners where a boundary turns, by rows, and which of the four pixels around each are inside.
+
+    Where two regions meet in a corner, it is there twice. Some rows at a time: all of a photograph takes much memory.
+    """
+    height, width = mask.shape
+    step = max(1, _STRIP // width)
+    places, codes = [], []
+    for top in range(0, height + 1, step):
+        bottom = min(top + step, height + 1)  # of the rows of corners
+        rows = mask[max(0, top - 1) : bottom]
+        inside = np.pad(rows, ((int(top == 0), int(bottom > height)), (1, 1))).view(np.uint8)
+        around = (  # (bottom - top, W + 1)
+            inside[:-1, :-1] | inside[:-1, 1:] << 1 | inside[1:, :-1] << 2 | inside[1:, 1:] << 3
+        ).ravel()
+        turns = _TURNS[around]
+        found = np.flatnonzero(turns)
+        found = np.repeat(found, turns[found])
+        places.append(found + top * (width + 1))
+        codes.append(around[found])
+    return np.concatenate(places), np.concatenate(codes)
 
 
 def simplify(ring: Ring, tolerance: float) -> Ring:

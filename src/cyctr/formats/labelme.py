@@ -16,6 +16,7 @@ class LabelmeWriter:
     """labels/KEY.json: a polygon for each connected region, its outer boundary. It cannot express holes: they are filled."""
 
     shared: tuple[str, ...] = ()
+    writes_probabilities: bool = False
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes

@@ -22,6 +22,7 @@ class ArrayWriter:
     """
 
     shared: tuple[str, ...] = ()
+    writes_probabilities: bool = True
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes

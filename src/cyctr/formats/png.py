@@ -23,6 +23,7 @@ class MaskWriter:
     """masks/KEY.png: 255 where the class is, 0 elsewhere. For one class."""
 
     shared: tuple[str, ...] = ()
+    writes_probabilities: bool = False
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes
@@ -47,6 +48,7 @@ class NumberWriter:
     """
 
     shared: tuple[str, ...] = (_NAMES,)
+    writes_probabilities: bool = False
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         if len(classes) > CLASSES:
@@ -86,6 +88,7 @@ class OverlapWriter:
     """masks/KEY.CLASS.png, 255 and 0, for each class, found or not; classes.json says which class each CLASS is."""
 
     shared: tuple[str, ...] = (_PARTS,)
+    writes_probabilities: bool = False
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes

@@ -54,9 +54,11 @@ class Writer(Protocol):
 
     Attributes:
         shared: files that belong to all images together, relative to the folder.
+        writes_probabilities: whether it looks at what is found beyond the masks.
     """
 
     shared: tuple[str, ...]
+    writes_probabilities: bool
 
     def write(self, key: str, image: Path | None, found: Sequence[Found]) -> list[str]:
         """Writes what was found in one image; the files it wrote, relative to the folder.

@@ -21,6 +21,7 @@ class YoloWriter:
     """
 
     shared: tuple[str, ...] = (_DATA,)
+    writes_probabilities: bool = False
 
     def __init__(self, folder: Path, classes: Sequence[str]) -> None:
         self._folder, self._classes = folder, classes

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import PIL
@@ -33,6 +33,7 @@ from cyctr.limits import IMAGE_BYTES, IMAGE_PIXELS, check_bytes, check_image
 _INFLATION = 1032  # bytes that deflate makes of one, at most
 _WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274  # tags of TIFF, and of EXIF, which is a TIFF without pixels
 SIDEWAYS = (5, 6, 7, 8)
+_ROWS = 256  # that Pillow is given at a time
 
 
 @contextmanager
@@ -78,13 +79,19 @@ class _Jpeg(JpegImageFile):
 def _quieten_libtiff() -> None:
     """Stops libtiff from writing lines of its own on the screen; its errors become errors of Pillow as well."""
     logging.getLogger("PIL").addHandler(logging.NullHandler())  # without any, Python shows what Pillow says beside its errors
-    packages = Path(PIL.__file__).parents[1]
-    for path in (*packages.glob("pillow.libs/libtiff*"), *packages.glob("PIL/.dylibs/libtiff*")):
-        with suppress(OSError, AttributeError):
-            library = ctypes.CDLL(str(path))  # the one that Pillow has loaded
+    for library in _of_pillow("libtiff"):
+        with suppress(AttributeError):
             for function in (library.TIFFSetErrorHandler, library.TIFFSetWarningHandler):
                 function.argtypes, function.restype = [ctypes.c_void_p], ctypes.c_void_p
                 function(None)
+
+
+def _of_pillow(name: str) -> Iterator[ctypes.CDLL]:
+    """The libraries of a name that Pillow has brought along, and has loaded."""
+    packages = Path(PIL.__file__).parents[1]
+    for path in (*packages.glob(f"pillow.libs/{name}[-.]*"), *packages.glob(f"PIL/.dylibs/{name}[-.]*")):
+        with suppress(OSError):
+            yield ctypes.CDLL(str(path))
 
 
 class _Tiff(TiffImageFile):
@@ -99,10 +106,53 @@ class _Tiff(TiffImageFile):
         super().load_prepare()
 
 
+@cache
+def _libwebp() -> ctypes.CDLL | None:
+    """The library of Pillow that decodes WebP; None where there is no such file."""
+    for library in _of_pillow("libwebp"):
+        with suppress(AttributeError):
+            library.WebPGetInfo.argtypes = [ctypes.c_char_p, ctypes.c_size_t, *[ctypes.POINTER(ctypes.c_int)] * 2]
+            for function in (library.WebPDecodeRGBInto, library.WebPDecodeRGBAInto):
+                function.argtypes = [ctypes.c_char_p, ctypes.c_size_t, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+                function.restype = ctypes.c_void_p
+            return library
+    return None
+
+
 class _WebP(WebPImageFile):
+    """Pillow's reader of animations holds four such pictures at once; one that stands still is decoded without it."""
+
+    _still = False
+
+    def load(self) -> Any:
+        if not (self._still or self.is_animated):
+            self._still = self._decoded()
+        return ImageFile.load(self) if self._still else super().load()
+
     def load_prepare(self) -> None:
         self._decoder = None  # has given its bytes, and would hold two more such pictures while Pillow makes its own
         super().load_prepare()
+
+    def _decoded(self) -> bool:
+        """Decodes the pixels; false where that must be Pillow's work, which also says what is wrong with a file."""
+        library, (width, height), channels = _libwebp(), self.size, len(self.mode)
+        if library is None or self.fp is None:
+            return False
+        self.fp.seek(0)
+        content, there = self.fp.read(), (ctypes.c_int(), ctypes.c_int())
+        if not library.WebPGetInfo(content, len(content), *there) or (there[0].value, there[1].value) != (width, height):
+            return False
+        pixels = np.empty((height, width, channels), np.uint8)
+        decode = library.WebPDecodeRGBAInto if channels == 4 else library.WebPDecodeRGBInto
+        if not decode(content, len(content), pixels.ctypes.data, pixels.nbytes, width * channels):
+            return False
+        del content
+        self._decoder = None
+        whole = Image.new(self.mode, self.size, None)
+        for top in range(0, height, _ROWS):
+            whole.paste(Image.fromarray(pixels[top : top + _ROWS]), (0, top))
+        self.im, self.tile = whole.im, []
+        return True
 
 
 _SIGNATURES: dict[bytes, type[ImageFile]] = {

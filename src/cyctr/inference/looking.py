@@ -44,7 +44,6 @@ class Seen(NamedTuple):
         return max(sum(values) / len(values) for values in self.by_window.values())
 
 
-@torch.inference_mode()
 def look(
     network: Predictor, images: Sequence[Pixels], supports: Mapping[str, EncodedSupport], options: SegmentOptions, batch: int
 ) -> Iterator[list[Seen]]:
@@ -57,6 +56,16 @@ def look(
         options: how to look.
         batch: views at a time.
     """
+    found, likeness = _looked(network, images, supports, options, batch)
+    while found:  # what was given is not kept: of a large image it is large
+        yield [Seen(*one) for one in zip(found.pop(0), likeness.pop(0), strict=True)]
+
+
+@torch.inference_mode()
+def _looked(
+    network: Predictor, images: Sequence[Pixels], supports: Mapping[str, EncodedSupport], options: SegmentOptions, batch: int
+) -> tuple[list[list[NDArray[np.float32]]], list[list[dict[Window, list[float]]]]]:
+    """For each image, for each class, the fields of `Seen`."""
     sizes = [(image.shape[0], image.shape[1]) for image in images]
     canvases = [Canvas(size, len(supports), network.device) for size in sizes]
     likeness: list[list[dict[Window, list[float]]]] = [[{} for _ in supports] for _ in images]
@@ -67,13 +76,12 @@ def look(
             for (place, view), values in alike:
                 for of_class, value in zip(likeness[place], values, strict=True):
                     of_class.setdefault(view.window, []).append(value)
-    release_memory(max(map(math.prod, sizes), default=0))  # that the network took
+    release_memory(max(map(math.prod, sizes), default=0))  # that laying took
     found = [[mean.cpu().numpy() for mean in canvas.means()] for canvas in canvases]
     if options.zoom and options.tile is None:
         for number, (name, support) in enumerate(supports.items()):
             _look_closer(network, images, [of_image[number] for of_image in found], {name: support}, options, batch)
-    for probabilities, of_image in zip(found, likeness, strict=True):
-        yield [Seen(*one) for one in zip(probabilities, of_image, strict=True)]
+    return found, likeness
 
 
 def _look_at(
@@ -92,6 +100,7 @@ def _look_at(
     answers = list(network.answers(inputs, padding, supports.values(), options.votes))
     blended = [answer.probability for answer in answers]
     maps = edge_maps(inputs, torch.stack(blended, 1), ~padding) if options.edges else None
+    release_memory(max(math.prod(images[place].shape[:2]) for place, _ in views))  # that the network took
     for number, (place, view) in enumerate(views):
         for rows in strips(view.window):
             laid: Iterator[Tensor]

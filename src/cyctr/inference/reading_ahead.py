@@ -46,9 +46,12 @@ def in_chunks(images: Iterable[ImageLike], count: int, unreadable: Unreadable | 
     with ThreadPoolExecutor(_READERS) as readers:
         chunk: list[Read] = []
         for one in _read_ahead(readers, images, 2 * count, unreadable):
+            if chunk and sum(map(_area, chunk)) + _area(one) > _MOST_PIXELS:
+                yield chunk
+                chunk = []
             chunk.append(one)
             del one
-            if len(chunk) == count or sum(_area(each.pixels) for each in chunk) >= _MOST_PIXELS:
+            if len(chunk) == count or sum(map(_area, chunk)) >= _MOST_PIXELS:
                 yield chunk
                 chunk = []
         if chunk:
@@ -97,5 +100,5 @@ def _area_of(image: ImageLike) -> int:
     return math.prod(size)
 
 
-def _area(pixels: Pixels) -> int:
-    return pixels.shape[0] * pixels.shape[1]
+def _area(read: Read) -> int:
+    return read.pixels.shape[0] * read.pixels.shape[1]

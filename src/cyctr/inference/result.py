@@ -1,7 +1,7 @@
 """What a segmenter answers: masks at the size of the image they belong to, ready to be saved, shown and counted."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -129,9 +129,13 @@ class ImageResult:
 
     def overlay_pixels(self, step: int = 1) -> Pixels:
         """(H, W, 3) RGB of `overlay`."""
-        masks = [mask[::step, ::step] for mask in self.disjoint.values()]
-        return overlays(self.image[::step, ::step], masks, COLOURS)
+        return drawn(self.image, list(self.disjoint.values()), step)
 
     def save_overlay(self, path: str | Path) -> None:
         """Writes `overlay()`; a file that is there is replaced."""
         write_image(Path(path), self.overlay_pixels())
+
+
+def drawn(image: Pixels, masks: Sequence[NDArray[np.bool_]], step: int = 1) -> Pixels:
+    """(H, W, 3) RGB of every `step`-th pixel of an image, with each of some (H, W) masks in a colour of its own."""
+    return overlays(image[::step, ::step], [mask[::step, ::step] for mask in masks], COLOURS)

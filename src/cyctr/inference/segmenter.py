@@ -24,7 +24,7 @@ from cyctr.inference.confidence import confidence
 from cyctr.inference.feature_cache import FeatureCache
 from cyctr.inference.finishing import finished, prepare_refiner, sharpener
 from cyctr.inference.inputs import ImageLike, MaskLike
-from cyctr.inference.looking import look
+from cyctr.inference.looking import Seen, look
 from cyctr.inference.predictor import Predictor
 from cyctr.inference.reading_ahead import Read, Unreadable, in_chunks
 from cyctr.inference.result import ImageResult, Segmentation
@@ -313,15 +313,18 @@ class Segmenter:
     ) -> Iterator[ImageResult]:
         """The results of images that are looked at together; nothing of them is kept while the next are looked at."""
         looks = look(self.network, [one.pixels for one in chunk], supports, options, batch)
-        for (place, source, pixels), seen in zip(chunk, looks, strict=True):
-            sharpen = sharpener(pixels) if options.refine else None
-            found = {}
-            for (name, support), of_class in zip(supports.items(), seen, strict=True):
-                sure = confidence(of_class.likeness, support.shots, self.network.calibration)
-                found[name] = finished(pixels, of_class.probability, sure, options, sharpen)
-            del pixels, of_class, seen, sharpen
-            yield ImageResult(source, place, found, options.smallest)
-            del found
+        for one in chunk:
+            yield self._result(one, next(looks), supports, options)  # without a name here, which would keep it meanwhile
+
+    def _result(
+        self, read: Read, seen: Sequence[Seen], supports: Mapping[str, EncodedSupport], options: SegmentOptions
+    ) -> ImageResult:
+        sharpen = sharpener(read.pixels) if options.refine else None
+        found = {}
+        for (name, support), of_class in zip(supports.items(), seen, strict=True):
+            sure = confidence(of_class.likeness, support.shots, self.network.calibration)
+            found[name] = finished(read.pixels, of_class.probability, sure, options, sharpen)
+        return ImageResult(read.source, read.place, found, options.smallest)
 
 
 def _fetch(name: str | None, progress: OnBytes | None) -> None:

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cyctr.config import Recipe
@@ -41,13 +42,15 @@ def find_method(name: str) -> "type[Method[Any]]":
     module, colon, kind = place.partition(":")
     if not (module and colon and kind):
         raise ConfigError(f"method is {name!r}; expected one of {', '.join(METHODS)}, or package.module:Class of your own")
+    if module.partition(".")[0] in sys.stdlib_module_names:  # some of these do things when they are imported
+        raise ConfigError(f"method is {name!r}, and {module} is a module of Python itself; expected one of your own")
     try:
         found = getattr(importlib.import_module(module), kind, None)
     except ImportError as error:
         raise ConfigError(
             f"method is {name!r}, and {module} cannot be imported ({error}); install it, or check the name"
         ) from error
-    except Exception as error:  # the module's own: it runs code of the user
+    except (Exception, SystemExit) as error:  # the module's own: it runs code of the user
         raise ConfigError(
             f"method is {name!r}, and {module} ends with {type(error).__name__} when it is imported ({error}); "
             f'run python -c "import {module}" to see where'

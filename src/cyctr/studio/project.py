@@ -25,7 +25,7 @@ ABOUT, STATE, LOCK = "project.json", "state.sqlite", ".cyctr.lock"
 MASKS, FOUND, IMAGES, NEGATIVES, CACHE, EXPORTS = "masks", "found", "images", "negatives", "cache", "exports"
 _OWN = (".", STATE, MASKS, FOUND, IMAGES, NEGATIVES, CACHE, EXPORTS)
 FEATURES = "features"  # within the cache
-_FORMAT, _VERSION = "cyctr-studio-", 1
+_FORMAT, _VERSION, _LONGEST_VERSION = "cyctr-studio-", 1, 9
 _LONGEST_NAME, _MOST_CLASSES = 120, 254
 _COLOURS = ("#e8453c", "#3b82f6", "#22a559", "#f59e0b", "#a855f7", "#06b6d4", "#ec4899", "#84cc16", "#f97316", "#6366f1")
 _COLOUR = re.compile(r"#[0-9a-f]{6}")
@@ -275,8 +275,8 @@ def _read(path: Path) -> dict[str, Any] | None:
     version = str(about.get("format", "")).removeprefix(_FORMAT)
     if not version.isdecimal():
         raise DataError(f"{path}: is not of a project; choose another folder", "project")
-    if int(version) > _VERSION:
-        raise DataError(f"{path}: is of a newer version of cyctr (format {version}); update cyctr to open it")
+    if len(version) > _LONGEST_VERSION or int(version) > _VERSION:
+        raise DataError(f"{path}: is of a newer version of cyctr (format {version:.20}); update cyctr to open it")
     return about
 
 

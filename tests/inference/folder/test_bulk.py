@@ -14,6 +14,8 @@ from segmenting import files, photo, photos
 from cyctr import json_files
 from cyctr.errors import ConfigError, DataError
 from cyctr.formats import open_writer
+from cyctr.inference.folder import bulk
+from cyctr.inference.folder import ledger as ledger_module
 from cyctr.inference.folder.bulk import segment_folder
 from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger
 from cyctr.inference.folder.queries import QueryFile, find_queries
@@ -270,6 +272,34 @@ def test_a_ledger_that_leads_out_of_its_folder_removes_nothing_there(tmp_path):
         assert len(told) == 1 and (tmp_path / "precious.txt").exists()
 
 
+def test_with_force_a_mask_that_is_not_as_it_was_written_is_put_aside(tmp_path):
+    queries = find_queries([photos(tmp_path / "q", 2)])
+    for _ in range(2):
+        segmented(tmp_path / "out", queries)
+        (tmp_path / "out" / "masks" / "0.png").write_text("mended")
+        told = []
+        opened(tmp_path / "out", force=True, complain=told.append)
+    assert len(told) == 1 and "replaced-2: has the masks that were changed by hand" in told[0]
+    assert [(tmp_path / "out" / f"replaced-{n}" / "masks" / "0.png").read_text() for n in (1, 2)] == ["mended"] * 2
+    assert not (tmp_path / "out" / "masks").exists()
+
+
+def test_forged_notes_cannot_remove_a_mask_of_the_user(tmp_path):
+    segmented(tmp_path / "out", find_queries([photos(tmp_path / "q", 1)]))
+    (tmp_path / "out" / "masks" / "mine.png").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "mine.png").write_text("mine")
+    (tmp_path / "out" / "labels").symlink_to(tmp_path / "elsewhere")
+    for line in (tmp_path / "out" / ".predictions.jsonl").read_bytes().splitlines():
+        key, record, stamp, digests, _ = json.loads(line)
+        record["files"] += ["masks/mine.png", "labels/mine.png"]
+        digests |= {"labels/mine.png": ledger_module._digest(tmp_path / "elsewhere" / "mine.png")}
+        (tmp_path / "out" / ".predictions.jsonl").write_bytes(json_files.sealed([key, record, stamp, digests]))
+    opened(tmp_path / "out", force=True, complain=[].append)
+    assert (tmp_path / "out" / "replaced-1" / "masks" / "mine.png").read_text() == "mine"
+    assert (tmp_path / "elsewhere" / "mine.png").read_text() == "mine"
+
+
 # how much it takes
 
 
@@ -284,6 +314,28 @@ def test_a_damaged_ledger_of_any_length_is_not_held_in_memory(tmp_path, monkeypa
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert len(told) == len(ledger.records) == 1 and peak < 2**20
+
+
+@pytest.mark.parametrize("form", ["png", "npz"])
+def test_probabilities_are_gone_before_pictures_are_drawn(form, segmenter, disc, tmp_path, monkeypatch):
+    queries, kept, drawn = find_queries([photos(tmp_path / "q", 2)]), [], []
+    found = bulk.Found
+
+    def remember(name, mask, probability, confidence):
+        if probability is not None:
+            kept.append(weakref.ref(probability))
+        return found(name, mask, probability, confidence)
+
+    def draw(*arguments):
+        drawn.append([one() is None for one in kept])
+        return overlay(*arguments)
+
+    overlay = bulk.drawn
+    monkeypatch.setattr(bulk, "Found", remember)
+    monkeypatch.setattr(bulk, "drawn", draw)
+    ledger, writer = opened(tmp_path / "out"), open_writer(form, tmp_path / "out", ["disc"])
+    assert segment_folder(segmenter, {"disc": disc}, queries, ledger, writer) == {}
+    assert drawn == ([[], []] if form == "png" else [[True], [True, True]])
 
 
 @pytest.mark.parametrize("form", ["png", "coco"])

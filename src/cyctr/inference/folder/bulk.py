@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cyctr.errors import DataError
 from cyctr.formats import Found, Writer
 from cyctr.images.imaging import write_image
 from cyctr.inference.folder.ledger import OVERLAYS, REVIEW, Ledger, picture
 from cyctr.inference.folder.queries import QueryFile
-from cyctr.inference.result import ImageResult
+from cyctr.inference.result import PRESENT, drawn
 from cyctr.inference.segment_options import SegmentOptions
 from cyctr.inference.segmenter import Segmenter
 from cyctr.inference.supports.encoded import EncodedSupport
 from cyctr.limits import JPEG_SIDE, OVERLAY_PIXELS
+from cyctr.types import Pixels
 from cyctr.visual.contact import fitted
 
 _THUMBNAIL = 320
@@ -65,30 +67,40 @@ def segment_folder(
 
     paths = [query.path for query in queries]
     for result in segmenter.segment_many(paths, supports, batch=batch, complain=complain, **(vars(options) if options else {})):
-        query = queries[result.place]
-        masks = {name: one.mask for name, one in result.classes.items()} if overlapping else result.disjoint
-        found = [Found(name, masks[name], one.probability, one.confidence) for name, one in result.classes.items()]
+        query, place, image = queries[result.place], result.place, result.image
+        labels = result.labels if len(result.classes) > 1 and (pictures or not overlapping) else None
+        whole = {name: one.mask for name, one in result.classes.items()} if overlapping or labels is None else {}
+        given = {
+            name: (one.probability if writer.writes_probabilities else None, one.confidence)
+            for name, one in result.classes.items()
+        }
+        del result  # and with it probabilities and masks, which of a large image are large
+        apart = {} if labels is None else {name: labels == number for number, name in enumerate(given, 1)}
+        found = [Found(name, mask, *given[name]) for name, mask in (whole or apart).items()]
+        shown, record = list((apart or whole).values()), _record(query, found)
+        del labels, whole, given, apart
         try:
             files = [] if query.key in drawn_alone else writer.write(query.key, query.path, found)
-            _draw(ledger.folder, query.key, result, pictures)
+            found.clear()
+            _draw(ledger.folder, query.key, image, shown, pictures)
         except DataError as error:
             if not _is_of_its_name(error):
                 raise
-            complain(result.place, error)
+            complain(place, error)
         else:
             if query.key not in drawn_alone:
-                shown = [name for name in files if name not in writer.shared] or list(writer.shared[:1])  # one for all
-                ledger.add(query.key, _record(query, result, masks, shown), stamps[result.place])
+                own = [name for name in files if name not in writer.shared] or list(writer.shared[:1])  # one for all
+                ledger.add(query.key, {**record, "files": own}, stamps[place])
             on_image(query, None)
-        del result, masks, found  # before the next is read
+        del found, shown, image  # before the next is read
     return problems
 
 
-def _draw(folder: Path, key: str, result: ImageResult, pictures: Sequence[str]) -> None:
+def _draw(folder: Path, key: str, image: Pixels, masks: Sequence[NDArray[np.bool_]], pictures: Sequence[str]) -> None:
     if pictures:
-        height, width = result.image.shape[:2]
+        height, width = image.shape[:2]
         step = max(math.ceil(math.sqrt(height * width / OVERLAY_PIXELS)), math.ceil(max(height, width) / JPEG_SIDE))
-        whole = result.overlay_pixels(step)
+        whole = drawn(image, masks, step)
         for kind in pictures:
             write_image(folder / picture(kind, key), fitted(whole, _THUMBNAIL) if kind == REVIEW else whole)
 
@@ -100,18 +112,19 @@ def _is_of_its_name(error: BaseException | None) -> bool:
     return error is not None and error.errno in _NAME_ERRORS
 
 
-def _record(query: QueryFile, result: ImageResult, masks: Mapping[str, Any], files: Sequence[str]) -> dict[str, Any]:
-    height, width = result.image.shape[:2]
+def _record(query: QueryFile, found: Sequence[Found]) -> dict[str, Any]:
+    """What was found in an image; the files that were written are not known yet."""
+    height, width = found[0].mask.shape
     classes = {
-        name: {
+        one.name: {
             "confidence": round(one.confidence, 4),
-            "present": one.present and bool(masks[name].any()),  # another class may have taken all of it
-            "pixels": int(masks[name].sum()),
-            "box": _box(masks[name]),
+            "present": one.confidence >= PRESENT and bool(one.mask.any()),  # another class may have taken all of it
+            "pixels": int(one.mask.sum()),
+            "box": _box(one.mask),
         }
-        for name, one in result.classes.items()
+        for one in found
     }
-    return {"image": str(query.path), "height": height, "width": width, "classes": classes, "files": list(files)}
+    return {"image": str(query.path), "height": height, "width": width, "classes": classes}
 
 
 def _box(mask: Any) -> list[int] | None:

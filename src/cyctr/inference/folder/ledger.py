@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -17,7 +18,7 @@ from cyctr.storage import write_atomically
 from cyctr.words import counted
 
 PREDICTIONS, PAGE, OVERLAYS, REVIEW = "predictions.json", "index.html", "overlays", "review"
-_RECORDS, _SHARED = ".predictions.jsonl", ".shared.json"
+_RECORDS, _SHARED, _ASIDE = ".predictions.jsonl", ".shared.json", "replaced"
 _KEPT = ("classes.txt", "classes.json", "data.yaml", ".coco.jsonl")  # a run goes on with those that are there
 _OF_ALL = {PREDICTIONS, PAGE, "annotations.json", *_KEPT}
 _FOLDERS = (("masks",), ("labels",), ("arrays",))  # of the files of single images
@@ -63,7 +64,7 @@ class Ledger:
             ledger._read(complain, None if force else there.get("classes"))
             differing = [name for name in sorted({*there, *wanted}) if there.get(name) != wanted.get(name)]
             if force:
-                ledger._clear()
+                ledger._clear(complain)
             elif differing and len(others) > 1:  # a run that has written nothing is in nobody's way
                 parts = ", ".join(f"{name} {_short(there.get(name))} / {_short(wanted.get(name))}" for name in differing)
                 raise ConfigError(
@@ -199,20 +200,34 @@ class Ledger:
             complain(f"{path}: {counted(damaged, 'line')} cut off or damaged; what was noted there is done again")
             _replace(path, b"".join(whole))  # the next one begins on a line of its own
 
-    def _clear(self) -> None:
-        """Removes what earlier runs have written, and nothing else."""
+    def _clear(self, complain: Callable[[str], None]) -> None:
+        """Removes what earlier runs have written, and nothing else.
+
+        Masks that are not as they were written are put aside: somebody has changed them, or the records are forged.
+        """
         of_images = [name for key, record in self.records.items() for name in (*record["files"], *_pictures(key))]
+        own, noted = self.folder.resolve(), {name: mark for marks in self.digests.values() for name, mark in marks.items()}
+        aside = next(place for number in count(1) if not (place := self.folder / f"{_ASIDE}-{number}").exists())
         try:
             # the records last: until then the earlier run could go on
             for name in (*of_images, *self.shared, _SHARED, _RECORDS):
-                (self.folder / name).unlink(missing_ok=True)
+                path = self.folder / name
+                if not path.parent.resolve().is_relative_to(own):  # by a link: what lies there is not of this folder
+                    continue
+                if PurePath(name).parts[:1] in _FOLDERS and path.is_file() and _digest(path) != noted.get(name):
+                    (aside / name).parent.mkdir(parents=True, exist_ok=True)
+                    path.rename(aside / name)
+                else:
+                    path.unlink(missing_ok=True)
         except OSError as error:
             raise DataError(
                 f"{self.folder / name}: cannot be removed ({error.strerror}); choose another folder", "output"
             ) from error
-        for place in sorted({parent for name in of_images for parent in PurePath(name).parents[:-1]}, reverse=True):
+        for parent in sorted({parent for name in of_images for parent in PurePath(name).parents[:-1]}, reverse=True):
             with suppress(OSError):  # it holds something else
-                (self.folder / place).rmdir()
+                (self.folder / parent).rmdir()
+        if aside.is_dir():
+            complain(f"{aside}: has the masks that were changed by hand; remove it if they are not needed")
         self.records, self.stamps, self.digests, self.shared = {}, {}, {}, {}
 
 

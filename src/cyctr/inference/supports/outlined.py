@@ -41,7 +41,7 @@ def from_coco(documents: Mapping[Path, dict[str, Any]], folder: Path, problems: 
         problems.append(f"{path}: is passed over, for a COCO file is there; keep one of the two")
     bases = [folder, *subfolders(folder)]
     for path in [path for path, document in documents.items() if is_coco(document)]:
-        names, pictures, passed = read_marks(documents[path])
+        names, pictures, passed = read_marks(documents[path], path)
         found |= {name: {} for name in names if name not in found}
         problems += [f"{path}: {problem}" for problem in passed]
         for picture in pictures:
@@ -67,7 +67,7 @@ def from_above(folder: Path, problems: list[str]) -> ByClass:
     except DataError:  # a folder that we may not list
         return {}
     for path in [path for path, document in documents.items() if is_coco(document)]:
-        names, pictures, _ = read_marks(documents[path])
+        names, pictures, _ = read_marks(documents[path], path)
         found |= {name: {} for name in names if name not in found}
         for picture in pictures:  # many may lie in other folders
             if (image := _located(picture.file, [folder])) is not None:

@@ -32,6 +32,7 @@ def read_documents(places: Sequence[Path], problems: list[str] | None) -> dict[P
             reason = f"is not JSON ({str(error)[:100]})"
         else:
             if isinstance(document, dict) and (is_coco(document) or isinstance(document.get("shapes"), list)):
+                document.pop("imageData", None)  # a copy of the photo in JSON of LabelMe, which nobody reads
                 documents[path] = document
                 continue
             reason = "is JSON of another kind"
