@@ -215,13 +215,17 @@ def test_clicks_and_boxes_go_to_sam_where_it_is_and_to_features_where_that_is_ch
     wait(lambda: np.array_equal(desk.mask("0"), both))
     assert sam.encoded == 1, "a photo is encoded once"
     assert (2, 1, None) in sam.asked and sam.asked[-1] == (0, 0, (200.0, 100.0, 260.0, 160.0))
-    page.keyboard.press("Enter")
     count = len(sam.asked)
+    page.keyboard.press("d")
+    shows(page, "1.png")
     page.keyboard.press("s")
     page.select_option("#click-kind", "plain")
     with page.expect_response("**/click") as told:
-        page.mouse.click(*sight.screen(*middle_of(0)))
+        page.mouse.click(*Sight(page).screen(*middle_of(1)))
     assert told.value.json()["kind"] == "plain" and len(sam.asked) == count
+    assert told.value.request.post_data_json["box"] is None, "the box of the photo before has nothing to do with this one"
+    wait(lambda: desk.mask("1") is not None)
+    assert np.array_equal(desk.mask("0"), both)
 
 
 @pytest.mark.slow

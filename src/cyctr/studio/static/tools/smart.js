@@ -45,7 +45,7 @@ const path = (what) => `/api/photos/${get("photo").id}/${what}`;
 
 class Click {
   name = "click";
-  #session = null; // { doc, points, box, takes, under }: clicks that together make one mask
+  #session = null; // { doc, classId, points, box, takes, under }: clicks that together make one mask
   #applied = null; // the session as it was when its last answer was put into the mask
   #pending = null; // the answer that is on its way
   #finishing = false; // the points are finished as soon as it is here
@@ -65,7 +65,8 @@ class Click {
     }
     this.#forgetCandidate();
     const away = p.button === 2 || p.alt;
-    const session = this.#session ?? { doc: get("doc"), points: [], box: null, takes: away, under: null };
+    if (!this.#isHere()) this.#applied = null;
+    const session = this.#isHere() ? this.#session : this.#fresh({ takes: away });
     const near = session.points.findIndex(([x, y]) => Math.hypot(...minus(view.toScreen(x + 0.5, y + 0.5), p)) <= NEAR);
     const points = near >= 0 ? session.points.filter((_, index) => index !== near) : [...session.points, [p.px, p.py, away === session.takes ? 1 : 0]];
     this.#move({ ...session, points });
@@ -81,8 +82,17 @@ class Click {
     }
     const box = [area.x, area.y, area.x + area.width, area.y + area.height];
     this.#applied = null;
-    this.#move({ doc: get("doc"), points: [], box, takes: false, under: null });
+    this.#move(this.#fresh({ box }));
     this.#pending = this.#answer();
+  }
+
+  #fresh(given) {
+    return { doc: get("doc"), classId: get("classId"), points: [], box: null, takes: false, under: null, ...given };
+  }
+
+  /** Whether a mask is begun, of this photo and class: a smart box leaves one behind when another photo comes. */
+  #isHere() {
+    return this.#session?.doc === get("doc") && this.#session?.classId === get("classId");
   }
 
   #move(session) {
@@ -101,7 +111,7 @@ class Click {
       const answer = asked
         ? await this.#asking.ask(path("click"), { class: get("classId"), points: session.points, box: session.box, kind: get("clickKind") })
         : { area: null };
-      if (answer && this.#session === session) this.#apply(session, answer);
+      if (answer && this.#session === session && this.#isHere()) this.#apply(session, answer);
     } catch (error) {
       tell(error);
     } finally {
@@ -137,7 +147,7 @@ class Click {
 
   hover(p) {
     clearTimeout(this.#timer);
-    if (!p || this.#session?.points.length || get("classId") === null || this.#hovering.took > HOVER_UNDER || isLoading()) {
+    if (!p || (this.#isHere() && this.#session.points.length) || get("classId") === null || this.#hovering.took > HOVER_UNDER || isLoading()) {
       this.#forgetCandidate();
       return;
     }
@@ -167,7 +177,7 @@ class Click {
   }
 
   key(name) {
-    if (!this.#session?.points.length && !this.#session?.box) return false;
+    if (!this.#isHere() || !(this.#session.points.length || this.#session.box)) return false;
     if (name === "give-up") this.leave();
     else if (name === "finish") this.#finish();
     else return false;
@@ -191,7 +201,7 @@ class Click {
 
   draw(context) {
     if (this.#candidate) drawPicture(context, this.#candidate);
-    for (const [x, y, label] of this.#session?.points ?? []) {
+    for (const [x, y, label] of this.#isHere() ? this.#session.points : []) {
       const [sx, sy] = view.toScreen(x + 0.5, y + 0.5);
       const marks = (label === 1) !== this.#session.takes;
       const sign = new Path2D();
