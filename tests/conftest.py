@@ -18,6 +18,11 @@ pytest_plugins = ["browsing"]
 LONG = {"test_learning.py", "test_mutations.py", "test_release.py"}
 
 
+def pytest_xdist_auto_num_workers():
+    """One more than there are cores: many tests wait for a browser, a server or a process that they have started."""
+    return (os.cpu_count() or 1) + 1
+
+
 def pytest_collection_finish():
     """What was imported and collected stays: the collector of garbage need not look through it in every test."""
     gc.collect()

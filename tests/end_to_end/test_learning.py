@@ -15,11 +15,11 @@ EXAMPLE = SimpleNamespace(**runpy.run_path(str(Path(__file__).parents[2] / "exam
 
 
 @pytest.mark.slow
-def test_half_a_minute_of_training_beats_the_untrained_network_by_far_on_classes_it_has_never_seen():
+def test_a_quarter_of_a_minute_of_training_beats_the_untrained_network_by_far_on_classes_it_has_never_seen():
     model = EXAMPLE.untrained()
-    seen, unseen = (replace(episodes, size=97) for episodes in (EXAMPLE.BASE, EXAMPLE.NOVEL))
+    seen, unseen = (replace(episodes, size=65) for episodes in (EXAMPLE.BASE, EXAMPLE.NOVEL))
     before = EXAMPLE.score(model, unseen, count=96).iou
-    EXAMPLE.fit(model, seen, steps=160, rate=2e-3)
+    EXAMPLE.fit(model, seen, steps=240, rate=4e-3)
     after = EXAMPLE.score(model, unseen, count=96).iou
     assert after > before + 0.2
     assert after > 2 * before
