@@ -4,9 +4,6 @@ import os
 import sys
 from functools import partial
 
-for library in ("OMP", "OPENBLAS"):  # before any is loaded, for workers and the processes that they start
-    os.environ.setdefault(f"{library}_NUM_THREADS", "1")
-
 import pytest
 import torch
 
