@@ -16,9 +16,10 @@ demo: $(READY)  ## segment photographs by a few labelled ones, write demo/index.
 studio: $(READY)  ## label and segment photographs on a page in the browser, from studio-photos
 	$(BIN)/cyctr studio
 
-test: export OMP_NUM_THREADS := 1  # of each worker, and of the processes that it starts
+# one thread for each worker and each process that it starts; and compiled tests are kept, which saves seven seconds each
+test: export OMP_NUM_THREADS := 1
 test: export OPENBLAS_NUM_THREADS := 1
-test: export PYTHONDONTWRITEBYTECODE :=  # each process would compile the tests again, which takes seven seconds
+test: export PYTHONDONTWRITEBYTECODE :=
 test: $(READY)  ## run the tests
 	$(BIN)/python -m pytest
 
