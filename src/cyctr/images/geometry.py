@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from cyctr import compat
 from cyctr.config import InputConfig
 from cyctr.transfer import to_device
 from cyctr.types import IGNORE
@@ -49,15 +48,19 @@ def fit_image(image: Tensor, config: InputConfig) -> Tensor:
         rows = max(1, _STRIP // image.shape[-1])
         narrow = image.new_empty((3, image.shape[-2], width))
         for part, place in zip(image.split(rows, dim=1), narrow.split(rows, dim=1), strict=True):
-            place.copy_(_narrower(part, width))
+            place.copy_(_resized(part.contiguous(), (part.shape[1], width)))
         image = narrow
-    resized = compat.transforms().resize(image, [height, width], antialias=True)
+    resized = _resized(image, (height, width))
     return F.pad(resized, (0, config.size - width, 0, config.size - height), value=config.fill)
 
 
-def _narrower(image: Tensor, width: int) -> Tensor:
-    """(3, H, W) uint8 -> (3, H, width)."""
-    return compat.transforms().resize(image.contiguous(), [image.shape[-2], width], antialias=True)
+def _resized(image: Tensor, size: Size) -> Tensor:
+    """(3, H, W) uint8 -> (3, h, w), bilinearly; a smaller image has the mean of what each pixel covers."""
+    if image.shape[1:] == size:
+        return image
+    values = image[None] if image.device.type == "cpu" else image[None].float()  # torch has no kernel for bytes on a GPU
+    found = F.interpolate(values, size, mode="bilinear", align_corners=False, antialias=True)[0]
+    return found if found.dtype == torch.uint8 else found.round_().to(torch.uint8)
 
 
 def fit_label(label: Tensor, config: InputConfig) -> Tensor:
