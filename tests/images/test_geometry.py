@@ -8,6 +8,7 @@ import torch
 
 from cyctr.config import PROTOCOLS, AugmentationConfig, InputConfig
 from cyctr.episodes.augmentation import BLUR, CHANCES, FILL, augmentation_matrices, blur, warp
+from cyctr.images import geometry
 from cyctr.images.geometry import content_size, fit_image, fit_label, padding_of, planes, restore, restore_all
 from cyctr.seeding import Stream
 
@@ -646,3 +647,10 @@ def test_planes_are_the_colours_of_the_pixels_in_memory_of_their_own():
     made = planes(pixels)
     assert made.shape == (3, 5, 7) and made.is_contiguous()
     assert all(np.array_equal(made[c].numpy(), pixels[..., c]) for c in range(3))
+
+
+@pytest.mark.parametrize("large", [2**25, 100])
+def test_a_mirror_image_is_fitted_as_if_it_had_been_mirrored_before(large, monkeypatch):
+    monkeypatch.setattr(geometry, "_LARGE", large)
+    image = torch.randint(0, 256, (3, 30, 47), dtype=torch.uint8)
+    assert torch.equal(fit_image(image, InputConfig(33), mirrored=True), fit_image(image.flip(-1), InputConfig(33)))

@@ -41,15 +41,17 @@ def content_size(size: Size, config: InputConfig) -> Size:
     return height, width
 
 
-def fit_image(image: Tensor, config: InputConfig) -> Tensor:
-    """(3, H, W) uint8 -> (3, S, S) uint8."""
+def fit_image(image: Tensor, config: InputConfig, mirrored: bool = False) -> Tensor:
+    """(3, H, W) uint8 -> (3, S, S) uint8, of the mirror image if asked for."""
     height, width = content_size((image.shape[-2], image.shape[-1]), config)
     if image[0].numel() > _LARGE:  # across first, a few rows at a time, as it is done anyway: all at once takes much memory
         rows = max(1, _STRIP // image.shape[-1])
         narrow = image.new_empty((3, image.shape[-2], width))
         for part, place in zip(image.split(rows, dim=1), narrow.split(rows, dim=1), strict=True):
-            place.copy_(_resized(part.contiguous(), (part.shape[1], width)))
+            place.copy_(_resized((part.flip(-1) if mirrored else part).contiguous(), (part.shape[1], width)))
         image = narrow
+    elif mirrored:
+        image = image.flip(-1)
     resized = _resized(image, (height, width))
     return F.pad(resized, (0, config.size - width, 0, config.size - height), value=config.fill)
 

@@ -95,7 +95,7 @@ def _look_at(
     """Lays the answers to views of one scale on the canvases of their images; how like each class each view's answers are."""
     config = InputConfig(scaled_size(network.input.size, _scale(views[0])))
     shown = [view.pixels(images[place], network.device) for place, view in views]
-    inputs = torch.stack([fit_image(pixels, config) for pixels in shown])
+    inputs = torch.stack([fit_image(pixels, config, view.mirrored) for pixels, (_, view) in zip(shown, views, strict=True)])
     padding = padding_of([view.size for _, view in views], config, network.device)
     answers = list(network.answers(inputs, padding, supports.values(), options.votes))
     blended = [answer.probability for answer in answers]

@@ -33,11 +33,10 @@ class View(NamedTuple):
         return self.window.height, self.window.width
 
     def pixels(self, image: Pixels, device: torch.device) -> Tensor:
-        """(3, height, width) uint8 of the view, on a device."""
+        """(3, height, width) uint8 of the window, not mirrored yet, on a device."""
         part = image[self.window.slices]
         large = len(strips(self.window)) > 1  # then a copy takes much memory
-        shown = (torch.from_numpy(part).permute(2, 0, 1) if large else planes(part)).to(device)
-        return shown.flip(-1) if self.mirrored else shown
+        return (torch.from_numpy(part).permute(2, 0, 1) if large else planes(part)).to(device)
 
     def restored(self, values: Tensor, config: InputConfig, rows: slice) -> Tensor:
         """Some rows of an (S, S) answer -> (rows, width) of the window."""
@@ -54,7 +53,8 @@ class View(NamedTuple):
             rows: of the window.
         """
         whole = self._enlarged(enlarge(maps[None], config.size)[0], config, rows)
-        back = follow(whole, shown[:, rows])
+        part = shown[:, rows]
+        back = follow(whole, part.flip(-1) if self.mirrored else part)
         return back.flip(-1) if self.mirrored else back
 
     def _enlarged(self, maps: Tensor, config: InputConfig, rows: slice) -> Tensor:
