@@ -29,7 +29,6 @@ from cyctr.methods.base import Step
 from cyctr.methods.cyctr import cycle_attention, predicted_attention
 from cyctr.speed import fast_depthwise, kernels
 from cyctr.speed.fusion import REWRITES, rewritten
-from cyctr.speed.winograd import WinogradConv2d
 from cyctr.types import Episode
 
 KERNELS: dict[str, ModuleType] = {
@@ -66,16 +65,6 @@ def replaced(backbone: nn.Module, images: Tensor) -> dict[str, int]:
     }
 
 
-def without_winograd(network: nn.Module) -> nn.Module:
-    """A copy of an accelerated network whose convolutions outside the backbone are torch's."""
-    plain = copy.deepcopy(network)
-    for part in [part for name, part in plain.named_modules() if not name.startswith("backbone")]:
-        for name, layer in part.named_children():
-            if isinstance(layer, WinogradConv2d):
-                setattr(part, name, layer.convolution)
-    return plain
-
-
 def gains(stages: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
     """For each rewrite, how many times as fast the backbone is with it: alone, and as the last of all."""
     time = {name: stage["ms"] for name, stage in stages.items()}
@@ -97,15 +86,13 @@ def rows(model: str, options: argparse.Namespace) -> list[dict]:
     images = episode.query_images
     every, layers = versions(network.backbone, images), replaced(network.backbone, images)
     fast = network.accelerate()
-    plain = without_winograd(fast)
     measure, found = Measure(device, options.repeats), []
     for precision in options.precisions:
         cast = torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()
         with torch.inference_mode(), cast:
             stages = measure({title: partial(version, images) for title, version in every.items()})
-            heads = {"Winograd in the head": partial(plain, episode)}
-            if device.type == "cpu":
-                heads |= {name: partial(in_torch, module, "on_cpu", partial(fast, episode)) for name, module in ON_CPU.items()}
+            on = ON_CPU if device.type == "cpu" else {}
+            heads = {name: partial(in_torch, module, "on_cpu", partial(fast, episode)) for name, module in on.items()}
             whole = measure({"all": partial(fast, episode)} | {f"all but {name}": work for name, work in heads.items()})
         gain = gains(stages)
         gain |= {name: {"last": round(whole[f"all but {name}"]["ms"] / whole["all"]["ms"], 3)} for name in heads}

@@ -120,9 +120,9 @@ def test_each_rewrite_is_timed_with_and_without_the_others(checkpoint, tmp_path,
     script, path = load("rewrites"), tmp_path / "found.json"
     script.main(["--model", checkpoint, "--size", "65", "--repeats", "1", "--precisions", "fp32", "--output", str(path)])
     (row,) = json.loads(path.read_text())["rows"]
-    assert set(row["gains"]) == {*script.REWRITES, "Winograd in the head", *script.ON_CPU}
+    assert set(row["gains"]) == {*script.REWRITES, *script.ON_CPU}
     assert all(time["ms"] > 0 for time in row["backbone pass"].values())
-    assert "Winograd in the head" in capsys.readouterr().out
+    assert "round trips" in capsys.readouterr().out
 
 
 def test_it_is_told_how_many_layers_a_rewrite_replaces(monkeypatch):
@@ -130,7 +130,7 @@ def test_it_is_told_how_many_layers_a_rewrite_replaces(monkeypatch):
     backbone = Backbone(BackboneConfig("resnet18"))
     norms = sum(isinstance(layer, torch.nn.BatchNorm2d) for layer in backbone.modules())
     layers = load("rewrites").replaced(backbone, torch.rand(1, 3, 65, 65))
-    assert layers["folded BatchNorms"] == norms and layers["Winograd"] > 0
+    assert layers["folded BatchNorms"] == norms
     assert layers["depthwise"] == layers["channels last"] == 0
 
 

@@ -148,9 +148,9 @@ class Backbone(nn.Module):
     def accelerate(self) -> Self:
         """Rewrites the network for speed, its output unchanged to 1e-3: for inference, after the weights are loaded.
 
-        BatchNorms are folded into convolutions, memory is laid out channels last, wide 3x3 convolutions run by Winograd
-        on the CPU, depthwise ones by a kernel of their own on a GPU and without wide dilation on the CPU. A network whose
-        structure does not allow the folding keeps its BatchNorms. What was tuned stays so, and learns no more.
+        BatchNorms are folded into convolutions, memory is laid out channels last, depthwise convolutions run by a
+        kernel of their own on a GPU and without wide dilation on the CPU. A network whose structure does not allow the
+        folding keeps its BatchNorms. What was tuned stays so, and learns no more.
         """
         if self.accelerated:
             return self

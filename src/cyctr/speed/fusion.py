@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from cyctr.speed.fast_depthwise import DepthwiseConv2d
-from cyctr.speed.winograd import WinogradConv2d
 
-REWRITES = ("folded BatchNorms", "Winograd", "depthwise", "channels last")
+REWRITES = ("folded BatchNorms", "depthwise", "channels last")
 
 
 def rewritten(network: nn.Module, images: Tensor, only: Collection[str] = REWRITES) -> nn.Module:
@@ -27,8 +26,6 @@ def rewritten(network: nn.Module, images: Tensor, only: Collection[str] = REWRIT
         fold_batchnorms(fast)
         if not _agree(network, fast, images):
             fast = copy.deepcopy(network)
-    if "Winograd" in only:
-        use_winograd(fast)
     if "depthwise" in only:
         use_depthwise(fast)
     if "channels last" in only:
@@ -43,22 +40,13 @@ def _agree(one: nn.Module, other: nn.Module, images: Tensor) -> bool:
         return all(bool((a - b).abs().max() <= 1e-3 * (a.abs().max() + 1e-6)) for a, b in pairs)
 
 
-def use_winograd(parent: nn.Module) -> None:
-    """Replaces, in place, every convolution below `parent` that gains on a CPU."""
-    _replace(parent, WinogradConv2d)
-
-
 def use_depthwise(parent: nn.Module) -> None:
     """Replaces, in place, every depthwise convolution below `parent` that gains."""
-    _replace(parent, DepthwiseConv2d)
-
-
-def _replace(parent: nn.Module, kind: type[WinogradConv2d] | type[DepthwiseConv2d]) -> None:
     for name, child in parent.named_children():
-        if kind.applies(child):
-            setattr(parent, name, kind(child))  # type: ignore[arg-type]
+        if DepthwiseConv2d.applies(child):
+            setattr(parent, name, DepthwiseConv2d(child))  # type: ignore[arg-type]
         else:
-            _replace(child, kind)
+            use_depthwise(child)
 
 
 def fold_batchnorms(parent: nn.Module) -> None:

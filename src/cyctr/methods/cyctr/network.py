@@ -23,7 +23,6 @@ from cyctr.methods.cyctr.state import Evidence, Extras, Levels, Query, Support
 from cyctr.methods.parts.pooling import Pooling
 from cyctr.methods.parts.prior import prior_map, support_vectors
 from cyctr.seeding import Stream
-from cyctr.speed.fusion import use_winograd
 from cyctr.types import Episode, Features, Prediction
 
 _LAYER_SEEDS = 1_000_003  # apart: each layer draws as an episode of its own would
@@ -220,12 +219,6 @@ class CyCTR(Method[Support]):
         """How many numbers the encoders of a config have at least."""
         model = config.model
         return (model.encoder.layers if model.mixer == "transformer" else 1) * model.dim**2
-
-    def accelerate(self) -> Self:
-        """As of any method; its 3x3 convolutions too."""
-        use_winograd(self.refine)
-        use_winograd(self.classifier)
-        return super().accelerate()
 
     def encode_within(self, features: Features, labels: Tensor, shots: int, negatives: int = 0) -> Support:
         """The support with as many tokens as so many shots have, and as many more of a negative as of a marked image."""
