@@ -137,7 +137,8 @@ def test_hovering_shows_the_candidate_of_the_newest_place_and_marks_nothing(desk
     wait(lambda: seen(column + 8, row + 8))
 
 
-def test_a_smart_box_finds_the_thing_within_by_two_clicks_or_a_drag(desk):
+def test_a_smart_box_finds_the_thing_within_by_two_clicks_or_a_drag(desk, monkeypatch):
+    monkeypatch.setattr("cyctr.studio.sam.Sam.ready", False)  # also where its weights are
     page = desk.window()
     begin(page)
     page.keyboard.press("g")
@@ -150,7 +151,8 @@ def test_a_smart_box_finds_the_thing_within_by_two_clicks_or_a_drag(desk):
     wait(lambda: desk.mask("0") is not None)
     saved(page)
     first = desk.mask("0")
-    assert overlap(first, disc) > 0.7
+    assert (first & disc).sum() > 0.95 * first.sum(), "what is marked is on the thing"
+    assert (first & disc).sum() > 0.2 * disc.sum(), "a network that learned nothing finds a part of it"
     page.keyboard.press("Control+z")
     wait(lambda: desk.mask("0") is None)
     stroke(page, [sight.screen(*corner) for corner in corners])
